@@ -7,6 +7,11 @@ TestbedError
 +-- RunFailedError       1    a process of the run died, hung or raised
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transports.errors import OptionError
+
 
 class TestbedError(Exception):
     """The root of every error this package raises on purpose."""
@@ -40,3 +45,13 @@ class RunFailedError(TestbedError):
 
 class Interrupted(BaseException):
     """SIGINT, SIGTERM or SIGHUP: unwinds all that was made. Not an error: nothing that handles errors may stop it."""
+
+
+@contextmanager
+def as_spec_errors() -> Iterator[None]:
+    """What transports and registries refuse by names of their own options stands in the spec, or was said on the
+    command line."""
+    try:
+        yield
+    except OptionError as error:
+        raise SpecError(str(error)) from None

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final
 
 from switch_agg.aggregator import NUM_GAPS, Aggregator, Counters, Stragglers
 from switch_agg.core import Address, Datagram
-from switch_agg.dataplanes._libbpf import BpfObject
 from switch_agg.dataplanes.base import DataPlane, DataPlaneKind, Program, register
 from switch_agg.driver import Service, open_socket
 from switch_agg.epochs import Epochs
@@ -26,6 +25,7 @@ from switch_agg.faults import Faults, first_state
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.native.build import build
 from switch_agg.native.layout import layout_of
+from switch_agg.native.libbpf import BpfObject
 from switch_agg.payload import MAX_KERNEL_VALUES, PAYLOADS, PayloadName
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, MAX_JOBS, PORTS, Packet
 

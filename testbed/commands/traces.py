@@ -1,16 +1,14 @@
 """trace: what a training computes and exchanges, as files: shown, generated, imported, exported."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args
 
 import typer
 
 from testbed.commands.options import EPILOG, Json, emit
-from testbed.errors import SpecError
+from testbed.errors import SpecError, as_spec_errors
 from transports.bench.terminal import standard_output
-from transports.errors import OptionError
 
 if TYPE_CHECKING:
     from testbed.traces.formats.base import Trace as AnyTrace
@@ -190,7 +188,7 @@ def generate(
     from testbed.traces.formats.base import TRACE_FORMATS
     from testbed.traces.generators.base import GENERATORS
 
-    with _as_spec_errors():
+    with as_spec_errors():
         given = _options(options or [])
         try:
             generator = GENERATORS.parse({"kind": kind, **given})
@@ -227,7 +225,7 @@ def schedule(
     from transports.collectives.base import COLLECTIVES
     from transports.units import parse_size_bytes
 
-    with _as_spec_errors():
+    with as_spec_errors():
         if element_type not in ELEMENT_BYTES:
             raise SpecError(f"--type: {element_type!r} is not known; allowed: {', '.join(ELEMENT_BYTES)}")
         try:
@@ -335,7 +333,7 @@ def import_trace(
     from testbed.traces.formats.base import TRACE_FORMATS, read_trace
     from testbed.traces.graph import Graph
 
-    with _as_spec_errors():
+    with as_spec_errors():
         if format_ is None:
             loaded = _load(trace, batch_size)
         else:
@@ -382,7 +380,7 @@ def export(
     if (Path(source) / "summary.json").is_file():
         _export_record(Path(source), output, format_)
         return
-    with _as_spec_errors():
+    with as_spec_errors():
         written = TRACE_FORMATS.parse(format_)
     _write(written, _load(source, batch_size), output)
 
@@ -407,15 +405,6 @@ def _write(trace_format: "TraceFormat", trace: "LayerTable | Graph", output: Pat
     output.parent.mkdir(parents=True, exist_ok=True)
     for appendix, data in trace_format.files(trace).items():
         replace_bytes(output.with_name(output.name + appendix), data)
-
-
-@contextmanager
-def _as_spec_errors() -> Iterator[None]:
-    """What a registry refuses was said on the command line."""
-    try:
-        yield
-    except OptionError as error:
-        raise SpecError(str(error)) from None
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:

@@ -167,6 +167,7 @@ class Event(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
+    COMPUTING_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     @_builtins.property
     def iteration(self) -> Global___Iteration: ...
@@ -178,6 +179,8 @@ class Event(_message.Message):
     def result(self) -> Global___Result: ...
     @_builtins.property
     def stage(self) -> Global___Stage: ...
+    @_builtins.property
+    def computing(self) -> Global___Threads: ...
     def __init__(
         self,
         *,
@@ -187,12 +190,13 @@ class Event(_message.Message):
         finished: Global___Finished | None = ...,
         result: Global___Result | None = ...,
         stage: Global___Stage | None = ...,
+        computing: Global___Threads | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "result", b"result", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["computing", b"computing", "failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "result", b"result", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "rank", b"rank", "result", b"result", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computing", b"computing", "failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "rank", b"rank", "result", b"result", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["iteration", "failure", "finished", "result", "stage"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["iteration", "failure", "finished", "result", "stage", "computing"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -384,6 +388,30 @@ class Stage(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Stage: _TypeAlias = Stage  # noqa: Y015
+
+@_typing.final
+class Threads(_message.Message):
+    """of the worker; all others move gradients"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """in its own pid namespace"""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Threads: _TypeAlias = Threads  # noqa: Y015
 
 @_typing.final
 class Failure(_message.Message):

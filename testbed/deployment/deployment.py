@@ -77,6 +77,8 @@ class Deployment:
         self.serving: dict[str, int] = {}
         """The processes beside the workers that move gradients, parameter servers and aggregators in user space, by
         name."""
+        self.working: dict[str, int] = {}
+        """The workers' processes, by the name of their host."""
         self.holders: dict[str, int] = {}
         """The processes that keep the nodes' namespaces, by node; of containers the runtime knows."""
         self.relay: DelayDaemon | None = None

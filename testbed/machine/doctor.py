@@ -28,6 +28,7 @@ from testbed.hosts.clean import FORGET_FIX, leftovers
 from testbed.hosts.docker_cli import FIX as DOCKER_FIX
 from testbed.hosts.docker_cli import docker_here
 from testbed.machine.fit import known_costs
+from testbed.measure.run_queue_trace import RunQueueTrace
 from testbed.metrics.exporter import PORT
 from testbed.metrics.server import FIX, PROGRAM
 from testbed.plan.plan import Plan, make_plan
@@ -113,6 +114,15 @@ def missing_for_backend(name: BackendName) -> str:
 def missing_for_data_plane(kind: str) -> str:
     """What went wrong when the least of what adds in a switch was tried; empty when it works."""
     return data_plane(kind).problem()
+
+
+def missing_for_run_queue_trace() -> str:
+    """What went wrong when waits for a core were to be traced; empty when it works."""
+    try:
+        RunQueueTrace().close()
+    except MissingRequirementError as error:
+        return str(error)
+    return ""
 
 
 def plan_in_theory(experiment: Experiment) -> Plan:
@@ -237,6 +247,7 @@ def examine() -> list[Check]:
 
 def _kernel_checks() -> list[Check]:
     shaping = _try_in_namespace([VETH, *_HTB])
+    untraced = missing_for_run_queue_trace()
     available = congestion_controls()
     default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return [
@@ -266,6 +277,14 @@ def _kernel_checks() -> list[Check]:
                 fix=f"{data_plane(kind).needs}; or another collective.dataplane",
             )
             for kind in data_planes()
+        ),
+        Check(
+            name="waits for a core, traced",
+            severity="optional",
+            ok=not untraced,
+            found=untraced or "works",
+            fix="apt-get install --no-install-recommends clang libbpf-dev, and root; else verdicts go by sums of "
+            "waits, which are more than these can have cost",
         ),
         Check(
             name="congestion control",

@@ -42,6 +42,8 @@ class Observations:
     """CLOCK_MONOTONIC when the first iteration of any phase began."""
     launched_s: float | None = None
     """CLOCK_MONOTONIC when the controller began to start the workers."""
+    waits_missing: str | None = "the workers did not come to the end of the measured iterations"
+    """Why not every wait for a core is in the record; None: each is."""
     exits: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank: a command's exit status, and when it ended (CLOCK_MONOTONIC)."""
     hints: list[str] = field(default_factory=list)

@@ -158,8 +158,9 @@ LENGTHENED: Final = Family(
     name="testbed_communication_lengthened_seconds_total",
     kind="counter",
     labels=("worker",),
-    text="Time by which that waiting may have lengthened communication, as the verdict counts it: of each measured "
-    "iteration no more than its buckets took beyond what their links need; wall seconds.",
+    text="Time by which that waiting may have lengthened communication: of each measured iteration no more than its "
+    "buckets took beyond what their links need; wall seconds. While a run goes on these are sums; its verdict counts "
+    "threads that wait together once, and servers.",
     source="the two above and the bound of the schedule",
 )
 CPU: Final = Family(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
-from testbed.errors import SpecError
+from testbed.errors import SpecError, as_spec_errors
 from testbed.experiment.clock import SCALE_INVARIANT, TCP_RTO_MIN_S, Clock
 from testbed.experiment.delay_backends.base import DelayStage, delay_backends
 from testbed.experiment.experiment import Experiment
@@ -43,7 +43,6 @@ from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_tra
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
 from transports.compression.base import Exchange, Pattern
-from transports.errors import OptionError
 from transports.units import format_rate
 
 
@@ -268,16 +267,7 @@ class Plan:
         }
 
 
-@contextmanager
-def _reported_as_spec_errors() -> Iterator[None]:
-    """What transports refuse by names of their own options stands in the spec."""
-    try:
-        yield
-    except OptionError as error:
-        raise SpecError(str(error)) from None
-
-
-@_reported_as_spec_errors()
+@as_spec_errors()
 def make_plan(
     experiment: Experiment,
     *,

@@ -120,6 +120,12 @@ STAGE_SCHEMA: Final[dict[str, Any]] = {
     "end_s": pl.Float64,
     "size_bytes": pl.Int64,  # that were read
 }
+WAIT_SCHEMA: Final[dict[str, Any]] = {
+    "host": pl.String,  # of a worker, a parameter server or an aggregator
+    "computing": pl.Boolean,  # threads that compute, not those that move gradients
+    "begin_s": pl.Float64,  # from here on at least one of them waited for a core ...
+    "end_s": pl.Float64,  # ... until here
+}
 MACHINE_SCHEMA: Final[dict[str, Any]] = {
     "at_s": pl.Float64,
     "ticks": pl.Int64,  # cumulative, as all of these
@@ -137,4 +143,5 @@ FRAMES: Final[Mapping[str, Mapping[str, Any]]] = {
     "machine": MACHINE_SCHEMA,
     "changes": CHANGE_SCHEMA,
     "stages": STAGE_SCHEMA,
+    "waits": WAIT_SCHEMA,
 }

@@ -10,7 +10,7 @@ import polars as pl
 from testbed.record.summary import SCHEMA_VERSION
 
 OLDEST_VERSION: Final = 2
-LATER_FRAMES: Final = frozenset({"stages"})
+LATER_FRAMES: Final = frozenset({"stages", "waits"})
 """Tables that older records of these versions do not have."""
 
 

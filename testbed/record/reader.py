@@ -12,6 +12,7 @@
       machine.parquet     one row per sample of the machine's cores and network code (MACHINE_SCHEMA)
       changes.parquet     one row per setting of a link direction that changed meanwhile (CHANGE_SCHEMA)
       stages.parquet      one row per worker and stretch of starting or reading data (STAGE_SCHEMA)
+      waits.parquet       one row per stretch in which threads of a host waited for a core (WAIT_SCHEMA)
       summary.json        the contract for scripts (testbed.record.summary)
       report.html         the same for people
       captures/<link>.pcapng  where `testbed run --capture` requested it
@@ -58,6 +59,7 @@ class Record:
     machine: pl.DataFrame
     changes: pl.DataFrame
     stages: pl.DataFrame
+    waits: pl.DataFrame
 
 
 def load(path: Path) -> Record:
@@ -88,6 +90,7 @@ def load(path: Path) -> Record:
         machine=load_frame(path, "machine"),
         changes=load_frame(path, "changes"),
         stages=load_frame(path, "stages"),
+        waits=load_frame(path, "waits"),
     )
 
 

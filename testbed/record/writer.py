@@ -109,8 +109,12 @@ class RecordWriter:
         """Rows with the keys of STAGE_SCHEMA; others are left out."""
         self._append("stages", rows)
 
+    def append_waits(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with the keys of WAIT_SCHEMA; others are left out."""
+        self._append("waits", rows)
+
     def frame(
-        self, name: Literal["iterations", "buckets", "links", "backlog", "machine", "changes", "stages"]
+        self, name: Literal["iterations", "buckets", "links", "backlog", "machine", "changes", "stages", "waits"]
     ) -> pl.DataFrame:
         """Everything appended so far."""
         with self._flush_lock:

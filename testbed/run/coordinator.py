@@ -50,6 +50,9 @@ class Listener:
     def on_stage(self, rank: int, stage: messages.Stage) -> None:
         """A worker has started, or has read data."""
 
+    def on_computing_threads(self, rank: int, threads: Sequence[int]) -> None:
+        """A worker computes with these threads, by their ids in its own pid namespace; all others move gradients."""
+
     def on_result(self, rank: int, json: str) -> None:
         """A workload other than training has measured something."""
 
@@ -248,6 +251,8 @@ class Coordinator:
             self._listener.on_iteration(event.rank, event.iteration)
         elif kind == "stage":
             self._listener.on_stage(event.rank, event.stage)
+        elif kind == "computing":
+            self._listener.on_computing_threads(event.rank, event.computing.ids)
         elif kind == "result":
             self._listener.on_result(event.rank, event.result.json)
         elif kind == "finished":

@@ -1,5 +1,6 @@
 """Takes what workers and sampler say while a run goes on to the record, the metrics endpoint and the screen."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -14,6 +15,7 @@ from testbed.experiment.link import MAX_RATE_BPS
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
 from testbed.measure.observations import Barrier, Observations
+from testbed.measure.run_queue_trace import RunQueueWatch
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.measure.snapshot import Snapshot
 from testbed.metrics.exporter import Exporter, IterationTimes
@@ -56,6 +58,7 @@ class Recorder(Listener):
     ) -> None:
         """`observations` are filled; `on_line` hears what a command's workers print."""
         self.sampler: LinkSampler | None = None
+        self.run_queue: RunQueueWatch | None = None
         self.watched: list[Callable[[], None]] = [links.check]
         """Called about ten times a second; each raises what has ended the run."""
         self._observations = observations
@@ -69,6 +72,8 @@ class Recorder(Listener):
         self._previous: dict[tuple[str, str], LinkSample] = {}
         self._waiting: dict[int, dict[int, messages.Iteration]] = {}
         self._phase = ""
+        self._measuring = False
+        self._waits_lock = threading.Lock()
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
         """Take a reading of every link, in real time."""
@@ -80,10 +85,20 @@ class Recorder(Listener):
             row["read_from_s"] -= self._epoch_s
         self._writer.append_links(rows)
         machine = MachineSample.take()
+        self._take_waits()
         self._writer.append_machine([asdict(machine) | {"at_s": machine.at_s - self._epoch_s}])
         self._exporter.update_links(samples)
         self._exporter.update_machine(machine)
         self._progress.links(used)
+
+    def _take_waits(self, *, measuring: bool | None = None) -> None:
+        """Of the measured iterations they are kept; `measuring` says that these begin or end now."""
+        with self._waits_lock:  # sampler and coordinator come here, and what is taken before the end is kept
+            waits = self.run_queue.take() if self.run_queue is not None else []
+            if self._measuring:
+                self._writer.append_waits(each.since(self._epoch_s)._asdict() for each in waits)
+            if measuring is not None:
+                self._measuring = measuring
 
     def on_probe(self, probe: BacklogProbe) -> None:
         """Take a probe of a backlogged link."""
@@ -119,6 +134,10 @@ class Recorder(Listener):
             self._links.begin(timeline(self._plan.experiment.changes))
             self.sampler.begin_background()
         reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
+        if name in {"measure", "done"}:
+            self._take_waits(measuring=name == "measure")
+            if name == "done" and self.run_queue is not None:
+                self._observations.waits_missing = self.run_queue.missing
         if (name in {"measure", "done"} or reading) and self.sampler is not None:
             self._observations.window[name] = Snapshot.take(self.sampler)
         if reading and name == "started":
@@ -169,6 +188,11 @@ class Recorder(Listener):
         """One row."""
         row = self._scalars(stage)
         self._writer.append_stages([{"rank": rank, "stage": row.pop("name"), **row}])
+
+    def on_computing_threads(self, rank: int, threads: Sequence[int]) -> None:
+        """What they wait for lengthens computing."""
+        if self.run_queue is not None:
+            self.run_queue.computes(f"w{rank}", threads)
 
     def on_result(self, rank: int, json: str) -> None:
         """What a worker counted in the measured iterations: of an aggregating switch, of its own endpoint."""

@@ -24,6 +24,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.machine.doctor import plan_here, require
 from testbed.machine.fit import expected_error
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
+from testbed.measure.run_queue_trace import RunQueueWatch
 from testbed.measure.sampler import LinkSampler
 from testbed.metrics.aggregators import scraped_aggregators
 from testbed.metrics.comparison import compare
@@ -246,10 +247,12 @@ class _Run:
             LinkSampler(
                 bench.deployment, interval_s=interval_s, on_sample=recorder.on_samples, on_probe=recorder.on_probe
             ) as sampler,
+            closing(RunQueueWatch(lambda: bench.deployment.working | bench.deployment.serving)) as run_queue,
         ):
             recorder.sampler = sampler
             bench.links.own_changes = sampler.own_changes
             sampler.begin_watching()
+            recorder.run_queue = run_queue
             recorder.watched.append(captures.check)
             exporter.watch_lateness(sampler.delay_counters)
             try:

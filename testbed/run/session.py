@@ -124,6 +124,7 @@ class Session:
                         limits=plan.host(rank).limits,
                     )
                 )
+                self.deployment.working[configuration.host] = process.pid
                 coordinator.attach(rank, process, requested_cores=self.plan.host(rank).cpu_cores)
             processes.append(RunWatch(self.deployment.processes(), time.monotonic()))
             coordinator.wait_registered(REGISTER_TIMEOUT_S)

@@ -210,6 +210,9 @@ class Facts:
     serving_waited_s: Mapping[str, float] = field(default_factory=dict)
     """How long threads of each parameter server and each aggregator in user space waited for a core over the measured
     iterations, by its name; wall seconds."""
+    waits: pl.DataFrame | None = None
+    """WAIT_SCHEMA: when threads of workers, parameter servers and aggregators waited for a core, but for those of
+    `limited_ranks`; None: not known, and sums stand for it."""
     steal_share: float = 0.0
     """CPU steal over the measured iterations, as a share of all cores' time."""
     softnet_drops: int = 0

@@ -19,7 +19,7 @@ from testbed.record.summary import Outcome, Results
 from testbed.verdict.changes import change_notes
 from testbed.verdict.facts import Facts, LinkFacts, Quota
 from testbed.verdict.link_bounds import impossible, overspeeds
-from testbed.verdict.machine import alone_wait_shares, lengthened_share, other_load_share
+from testbed.verdict.machine import alone_wait_shares, other_load_share
 from testbed.verdict.thresholds import (
     ALONE_WAIT_DEGRADED,
     BACKGROUND_BLOCKED_NOTED,
@@ -45,6 +45,7 @@ from testbed.verdict.thresholds import (
     THROTTLED_DEGRADED,
 )
 from testbed.verdict.utilization import excesses
+from testbed.verdict.waiting import Lengthened, lengthened
 
 Gravity = Literal["failed", "unsupported", "invalid", "degraded", "note"]
 _OUTCOMES: Final[Mapping[Gravity, Outcome]] = {
@@ -188,13 +189,11 @@ def _wrong_bytes(links: Sequence[LinkFacts], what: str) -> Iterator[Reason]:
 
 def _storage(facts: Facts, _: Results) -> Iterator[Reason]:
     share = 0.0 if facts.storage is None else facts.storage.waited_share
-    if share > RUN_QUEUE_DEGRADED:
-        grave = share > RUN_QUEUE_INVALID
-        limit = RUN_QUEUE_INVALID if grave else RUN_QUEUE_DEGRADED
+    if graded := _graded(share, RUN_QUEUE_DEGRADED, RUN_QUEUE_INVALID):
         yield Reason(
-            "invalid" if grave else "degraded",
+            graded.gravity,
             f"the storage node waited for a core for {100 * share:.1f} % of the time in which it was read from (limit "
-            f"{100 * limit:.0f} %): part of reading is this machine's; use fewer workers or a lower rate",
+            f"{100 * graded.limit:.0f} %): part of reading is this machine's; use fewer workers or a lower rate",
         )
 
 
@@ -285,26 +284,23 @@ def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
 
 
 def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
-    free = frozenset(range(facts.num_workers)) - facts.limited_ranks
-    # They serve side by side: while a worker waits for the one that waited longest, it has waited for the others.
-    server, serving_s = max(facts.serving_waited_s.items(), key=lambda each: each[1], default=("", 0.0))
-    share = lengthened_share(
+    found = lengthened(
         facts.iterations,
         facts.buckets,
         num_workers=facts.num_workers,
-        ranks=free,
+        ranks=frozenset(range(facts.num_workers)) - facts.limited_ranks,
+        waits=facts.waits,
+        serving_s=facts.serving_waited_s,
         in_step=facts.in_step,
         bound_s=facts.dilation * facts.prediction.schedule_bound_s if facts.prediction else 0.0,
-        serving_s=serving_s,
     )
-    if share is not None and share > RUN_QUEUE_DEGRADED:
-        grave = share > RUN_QUEUE_INVALID
-        limit = RUN_QUEUE_INVALID if grave else RUN_QUEUE_DEGRADED
+    if found is not None and (graded := _graded(found.share, RUN_QUEUE_DEGRADED, RUN_QUEUE_INVALID)):
         yield Reason(
-            "invalid" if grave else "degraded",
-            f"threads that move gradients waited for a core, which may have lengthened communication by "
-            f"{100 * share:.1f} % of itself (limit {100 * limit:.0f} %): part of it is this machine's, not the "
-            f"network's{_serving(server, serving_s, facts)}{_saturated(results)}; use fewer workers or a lower rate",
+            graded.gravity,
+            f"threads that move gradients waited for a core, which may have lengthened communication by up to "
+            f"{100 * found.share:.1f} % of itself (limit {100 * graded.limit:.0f} %): part of it is this machine's, "
+            f"not the network's{_who_waited(found, facts)}{_saturated(results)}; use fewer workers, a lower rate or a "
+            "larger dilation",
         )
     if facts.steal_share > STEAL_DEGRADED:
         yield Reason(
@@ -327,14 +323,12 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
                 )
     elif results.network_efficiency is not None:
         load = other_load_share(facts.machine, facts.iterations, phase="compute_only")
-        if load is not None and load > OTHER_LOAD_DEGRADED:
-            grave = load > OTHER_LOAD_INVALID
-            limit = OTHER_LOAD_INVALID if grave else OTHER_LOAD_DEGRADED
+        if load is not None and (graded := _graded(load, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
             yield Reason(
-                "invalid" if grave else "degraded",
+                graded.gravity,
                 f"other programs took {100 * load:.0f} % of the cores while the workers computed without "
-                f"communicating (limit {100 * limit:.0f} %): network efficiency compares with that time and is too "
-                "high; repeat the run when the machine is quieter",
+                f"communicating (limit {100 * graded.limit:.0f} %): network efficiency compares with that time and is "
+                "too high; repeat the run when the machine is quieter",
             )
 
 
@@ -441,13 +435,32 @@ def _saturated(results: Results) -> str:
     return f" (cores were saturated for {100 * share:.0f} % of communication)" if share else ""
 
 
-def _serving(server: str, waited_s: float, facts: Facts) -> str:
-    """Named where it waited longer than any worker did, in virtual time."""
+def _who_waited(found: Lengthened, facts: Facts) -> str:
+    """In virtual time; of sums only a server, where it waited longer than any worker did."""
+    host, waited_s = max(found.by_host_s.items(), key=lambda each: each[1], default=("", 0.0))
+    if facts.waits is not None:
+        return (
+            f" (while gradients were exchanged, some thread waited for {found.waited_s / facts.dilation:.2g} s in all, "
+            f"of {host} for {waited_s / facts.dilation:.2g} s)"
+        )
     measured = facts.iterations.filter(pl.col("phase") == "measured")
     workers = measured.group_by("rank").agg(pl.col("communication_run_queue_delay_s").sum())
     if waited_s <= max(workers["communication_run_queue_delay_s"].to_list(), default=0.0):
         return ""
-    return f" ({server} waited longest, {waited_s / facts.dilation:.2g} s)"
+    return f" ({host} waited longest, {waited_s / facts.dilation:.2g} s)"
+
+
+class _Graded(NamedTuple):
+    gravity: Gravity
+    limit: float
+    """The one that is exceeded."""
+
+
+def _graded(share: float, degraded: float, invalid: float) -> _Graded | None:
+    """By two limits; None below both."""
+    if share > invalid:
+        return _Graded("invalid", invalid)
+    return _Graded("degraded", degraded) if share > degraded else None
 
 
 def _backlog_error(link: LinkFacts) -> float:

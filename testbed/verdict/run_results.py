@@ -44,8 +44,9 @@ from testbed.verdict.aggregation import aggregator_summaries, losses, switched_b
 from testbed.verdict.background import background_ends, crossed, flows_between, on_direction, summaries
 from testbed.verdict.changes import changed_directions
 from testbed.verdict.facts import End, Facts, LinkFacts, Quota, StorageFacts
-from testbed.verdict.machine import backlog_summary, run_queue_share
+from testbed.verdict.machine import backlog_summary
 from testbed.verdict.summarize import payload_bytes_per_iteration
+from testbed.verdict.waiting import run_queue_share
 from testbed.worker.run_queue import waited_s
 from transports.channels.base import PeerStatistics
 from transports.compression.base import Exchange
@@ -179,9 +180,10 @@ class RunResults:
             aggregators=aggregator_summaries(self.aggregators, statistics, plan.clock),
             aggregation_violations=violations(self.aggregators, statistics),
             aggregation_lost=losses(self.aggregators, statistics),
-            limited_ranks=frozenset(rank for rank in range(experiment.workers) if plan.host(rank).limits_cpu),
+            limited_ranks=self._limited_ranks,
             quotas=self._quotas(),
             serving_waited_s=self._serving_waited_s(),
+            waits=self._waits(),
             steal_share=after.steal_share_since(before) if before and after else 0.0,
             softnet_drops=after.softnet_drops - before.softnet_drops if before and after else 0,
             read_back_differences=self.differences,
@@ -356,6 +358,18 @@ class RunResults:
         # The storage node moves no gradients.
         return {name: waited_s(start.get(name, {}), after) for name, after in end.items() if name != STORAGE_NODE}
 
+    def _waits(self) -> pl.DataFrame | None:
+        """Of hosts that wait by nobody's design; the storage node moves no gradients."""
+        if self.observations.waits_missing is not None:
+            return None
+        limited = [f"w{rank}" for rank in self._limited_ranks]
+        return self.writer.frame("waits").filter(~pl.col("host").is_in([STORAGE_NODE, *limited]))
+
+    @property
+    def _limited_ranks(self) -> frozenset[int]:
+        plan = self.plan
+        return frozenset(rank for rank in range(plan.experiment.workers) if plan.host(rank).limits_cpu)
+
     def _storage(self) -> StorageFacts | None:
         storage = self.plan.storage
         if storage is None:
@@ -409,6 +423,11 @@ class RunResults:
             found.append(f"delays of {len(unmeasured)} directions: calibration did not measure them")
         if any(each.collective.plane.in_kernel for each in self.plan.aggregators):
             found.append("run-queue delay of aggregators in the kernel: they have no threads")
+        if "done" in self.observations.window and self.observations.waits_missing is not None:
+            found.append(
+                "which threads waited for a core at the same time, so that their waits are added up: "
+                f"{self.observations.waits_missing}"
+            )
         if any(each.tenants for each in self.plan.aggregators):
             found.append("bytes of the other jobs at the aggregating switch: they have no schedule")
         return found

@@ -21,10 +21,10 @@ from testbed.record.summary import (
     Summary,
     SynchronisationSummary,
 )
+from testbed.system.intervals import Floats, union
 from testbed.theory.predict import RunPrediction
 from testbed.verdict.changes import summarize_changes
 from testbed.verdict.facts import Facts
-from testbed.verdict.intervals import Floats, union
 from testbed.verdict.judge import judge
 from testbed.verdict.machine import machine_summary
 from testbed.verdict.pace import pace_summary

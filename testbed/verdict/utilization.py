@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 
 from testbed.experiment.link import beyond_shaping
+from testbed.system.intervals import Floats, bytes_while_busy, even_bytes_between, union
 from testbed.verdict.changes import RateHistory
 from testbed.verdict.facts import Facts, LinkFacts
-from testbed.verdict.intervals import Floats, bytes_while_busy, even_bytes_between, union
 from testbed.verdict.machine import busy_times
 from testbed.verdict.thresholds import UTILIZATION_LIMIT
 

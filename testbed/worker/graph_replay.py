@@ -39,6 +39,7 @@ def work(options: GraphReplay, configuration: WorkerConfiguration, control: Work
     with process_group_of(configuration, timeout_s, lambda _: None) as world:
         members = _communicators(graph, world, timedelta(seconds=timeout_s))
         replayer = _Replayer(graph, configuration, members, RunQueueClock(computing))
+        control.report(control_pb2.Event(computing=control_pb2.Threads(ids=sorted(computing))))
         return_free_memory()
         control.barrier("warmup")
         replayer.run("warmup", options.warmup, control)

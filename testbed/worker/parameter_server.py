@@ -4,11 +4,12 @@ Servers are not registered with the coordinator: what they do follows from what 
 workers have left, and a status other than 0 before that ends the run.
 """
 
-import threading
+from functools import partial
 
 from switch_agg import clock
 from testbed.control.worker import ServerConfiguration
 from testbed.experiment.workloads.base import ServedGroup
+from testbed.worker.raising_threads import RaisingThreads
 from transports.group import Group
 
 
@@ -16,25 +17,11 @@ def main(configuration_json: str) -> None:
     """Serve every group, each on a thread of its own, until the workers have left it. Raises what serving raises."""
     configuration = ServerConfiguration.model_validate_json(configuration_json)
     clock.dilate(configuration.dilation)
-    errors: list[BaseException] = []
-
-    def run(served: ServedGroup) -> None:
-        try:
-            _serve(configuration, served)
-        except BaseException as error:  # noqa: BLE001 (raised again below, on the thread that decides the exit status)
-            errors.append(error)
-
-    threads = [
-        threading.Thread(target=run, args=(served,), name=f"server of {served.name}")
-        for served in configuration.groups
-        if configuration.number < served.collective.num_servers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    threads = RaisingThreads()
+    for served in configuration.groups:
+        if configuration.number < served.collective.num_servers:
+            threads.start(partial(_serve, configuration, served), name=f"server of {served.name}")
+    threads.join()
 
 
 def _serve(configuration: ServerConfiguration, served: ServedGroup) -> None:

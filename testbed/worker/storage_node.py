@@ -11,11 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from testbed.control.worker import StorageConfiguration
 from testbed.experiment.clock import Clock
 from testbed.experiment.storage.base import REQUEST_BYTES
+from testbed.worker.raising_threads import RaisingThreads
 
 _MAX_BLOCK_BYTES: Final = 256 * 1024
 _MIN_BLOCK_BYTES: Final = 16 * 1024
@@ -82,26 +85,16 @@ def read_ahead(disk: Disk, sizes: Iterator[int]) -> Iterator[tuple[float, int]]:
 
 def serve(listener: socket.socket, disk: Disk, num_workers: int) -> None:
     """Each worker on a thread of its own. Raises what the first thread that failed has raised."""
-    errors: list[BaseException] = []
 
     def run(connection: socket.socket) -> None:
-        try:
-            with connection:
-                _serve(connection, disk)
-        except ConnectionError:
-            pass  # the worker is gone; why, it or the coordinator says
-        except BaseException as error:  # noqa: BLE001 (raised again below, on the thread that decides the exit status)
-            errors.append(error)
+        with suppress(ConnectionError), connection:  # the worker is gone; why, it or the coordinator says
+            _serve(connection, disk)
 
-    threads: list[threading.Thread] = []
-    for _ in range(num_workers):
+    threads = RaisingThreads()
+    for number in range(num_workers):
         connection, _ = listener.accept()
-        threads.append(threading.Thread(target=run, args=(connection,), name=f"storage for worker {len(threads)}"))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+        threads.start(partial(run, connection), name=f"storage for worker {number}")
+    threads.join()
 
 
 def _serve(connection: socket.socket, disk: Disk) -> None:

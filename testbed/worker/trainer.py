@@ -122,6 +122,7 @@ class Trainer:
             compared_s = time.monotonic()
             if configuration.num_threads > 1:
                 computing |= threads() - opened  # torch's own pool
+            self._control.report(control_pb2.Event(computing=control_pb2.Threads(ids=sorted(computing))))
             return_free_memory()
             check = GradientCheck(group) if options.verify_gradients else None
             iterations = _Iterations(

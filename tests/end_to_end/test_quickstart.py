@@ -110,6 +110,18 @@ def test_communication_overlaps_backward(summary: dict[str, Any]) -> None:
     assert len(early) > 0
 
 
+def test_waits_for_a_core_are_traced_while_iterations_are_measured(summary: dict[str, Any]) -> None:
+    assert not any("waited for a core" in text for text in summary["checked"]["not_checked"])
+    record = load(Path(summary["record"]))
+    measured = record.iterations.filter(pl.col("phase") == "measured")
+    begin_s, end_s = measured["start_s"].min(), measured["end_s"].max()
+    waits = record.waits.filter((pl.col("begin_s") < end_s) & (pl.col("end_s") > begin_s))
+    assert waits.height > 0.9 * record.waits.height, "what was before was not kept"
+    assert set(waits["host"]) == {"w0", "w1", "w2", "w3"}
+    assert set(waits["computing"]) == {True, False}, "threads that compute are apart from those that move gradients"
+    assert (waits["end_s"] > waits["begin_s"]).all()
+
+
 def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tmp_path: Path) -> None:
     record = Path(summary["record"])
     names = {path.name for path in record.iterdir()}

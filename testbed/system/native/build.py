@@ -8,10 +8,16 @@ from typing import Final
 
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
+from switch_agg.native.layout import Layout
 from testbed.errors import MissingRequirementError
 from testbed.system.native.layouts import LAYOUTS
 
 _FOLDER: Final = Path(__file__).resolve().parent
+
+
+def kernel_program(name: str, layout: Layout) -> Path:
+    """The object of `<name>.bpf.c` for the kernel. Raises UnsupportedError where it cannot be built."""
+    return build(_FOLDER / f"{name}.bpf.c", "bpf", layouts=(layout,))
 
 
 def program(name: str) -> Path:
@@ -27,4 +33,5 @@ def program(name: str) -> Path:
 
 if __name__ == "__main__":
     for each in sorted(_FOLDER.glob("*.c")):
-        program(each.stem)
+        if each.stem in LAYOUTS:
+            program(each.stem)

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import pytest
 
+from testbed.record.frames import WAIT_SCHEMA
 from testbed.record.summary import BackgroundSummary, BacklogSummary, PrometheusSummary
 from testbed.verdict import judge as judge_module
 from testbed.verdict.facts import End, Facts, Quota
@@ -180,7 +182,7 @@ def test_saturated_cores_explain_a_reason_but_are_none() -> None:
     assert judge(facts()) == ("valid", [])
     _, (reason,) = judge(waiting(0.1))
     assert "cores were saturated for 35 % of communication" in reason
-    assert "use fewer workers or a lower rate" in reason
+    assert "use fewer workers, a lower rate or a larger dilation" in reason
 
 
 def test_packets_dropped_by_the_kernels_input_queue_degrade() -> None:
@@ -298,6 +300,22 @@ def test_servers_that_wait_for_a_core_hold_everybody_up_and_are_named() -> None:
     assert judge(facts(serving_waited_s={"a0": 2.0})).outcome == "invalid"
     outcome, (reason,) = judge(replace(waiting(0.15), serving_waited_s={"ps0": 0.1}))
     assert "waited longest" not in reason, "a worker did"
+
+
+def test_threads_that_wait_at_the_same_time_are_judged_once_and_the_longest_is_named() -> None:
+    def judged(*rows: tuple[str, float, float]) -> Verdict:
+        columns = ["host", "computing", "begin_s", "end_s"]
+        waits = pl.DataFrame(
+            [dict(zip(columns, (host, False, *span), strict=True)) for host, *span in rows], schema=WAIT_SCHEMA
+        )
+        return judge(facts(waits=waits, serving_waited_s={"ps0": 9.0}, prediction=None))
+
+    assert judged(("w0", 13.5, 13.625), ("ps0", 13.5, 13.6)).outcome == "valid", "0.125 of 2.875 s each"
+    outcome, (reason,) = judged(("w0", 13.5, 13.75), ("ps0", 13.5, 14.0))
+    assert outcome == "degraded"
+    assert "may have lengthened communication by up to 17.4 % of itself" in reason, "0.5 of 2.875 s"
+    assert "some thread waited for 0.5 s in all, of ps0 for 0.5 s" in reason
+    assert judged(("w0", 13.5, 15.0)).outcome == "invalid"
 
 
 def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:

@@ -254,7 +254,7 @@ def test_each_case_rests_on_its_threshold(name: str, monkeypatch: pytest.MonkeyP
     """With that one alone set out of reach, what is seen beyond it changes."""
     case = CASES[name]
     before = case.see(case.make(True))
-    for module in ("judge", "link_bounds", "machine", "pace", "scaling", "utilization"):
+    for module in ("judge", "link_bounds", "machine", "pace", "scaling", "utilization", "waiting"):
         file = f"testbed.verdict.{module}.{name}"
         monkeypatch.setattr(file, 0.0 if name.startswith(("SATURATED", "ALONE_ITERATIONS")) else 1e12, raising=False)
     assert case.see(case.make(True)) != before

@@ -1,10 +1,11 @@
-"""What the eBPF data plane needs of libbpf.so.1 (iproute2 depends on it): load, maps, attach to tc. Nothing else."""
+"""What programs in the kernel need of libbpf.so.1 (iproute2 depends on it): load, maps, attach to tc or to tracepoints.
+Nothing else."""
 
 import ctypes
 import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar
 from switch_agg.errors import UnsupportedError
 
 FIX: Final = "it needs root, a kernel with CONFIG_NET_CLS_BPF, and apt-get install libbpf1"
+TRACING_FIX: Final = "it needs root, a kernel of 5.16 or newer with CONFIG_DEBUG_INFO_BTF, and apt-get install libbpf1"
 TC_INGRESS: Final = 1
 TC_EGRESS: Final = 2
 _ANY: Final = 0
@@ -49,8 +51,8 @@ def _library() -> ctypes.CDLL:
     except OSError as error:
         raise UnsupportedError(f"no eBPF: {error}; {FIX}") from error
     found.libbpf_set_print(None)
-    for name in ("bpf_object__open_file", "bpf_object__find_program_by_name", "bpf_object__find_map_by_name"):
-        getattr(found, name).restype = ctypes.c_void_p
+    for name in ("object__open_file", "object__find_program_by_name", "object__find_map_by_name", "program__attach"):
+        getattr(found, f"bpf_{name}").restype = ctypes.c_void_p
     return found
 
 
@@ -67,23 +69,26 @@ class _Context(ctypes.Structure):
 class BpfObject:
     """A loaded object file: its programs and maps are gone when it is closed, unless something else holds them."""
 
-    def __init__(self, path: Path, *, max_entries: dict[str, int]) -> None:
-        """`max_entries` by map. Raises UnsupportedError with what the kernel said."""
+    def __init__(self, path: Path, *, max_entries: Mapping[str, int] | None = None, fix: str = FIX) -> None:
+        """`max_entries` by map, where they are not the program's own; `fix` says what a machine needs.
+
+        Raises UnsupportedError with what the kernel said."""
         library = _library()
         opened = library.bpf_object__open_file(str(path).encode(), None)
         if not opened:
-            raise UnsupportedError(f"no eBPF: {path.name} cannot be opened: {_reason()}; {FIX}")
+            raise UnsupportedError(f"no eBPF: {path.name} cannot be opened: {_reason()}; {fix}")
         self._object = ctypes.c_void_p(opened)
         self._maps: dict[str, int] = {}
         self._made_hook = False
-        for name, entries in max_entries.items():
+        self._links: list[ctypes.c_void_p] = []
+        for name, entries in (max_entries or {}).items():
             found = ctypes.c_void_p(library.bpf_object__find_map_by_name(self._object, name.encode()))
             if library.bpf_map__set_max_entries(found, ctypes.c_uint32(entries)) != 0:
                 raise UnsupportedError(f"no eBPF: map {name} of {entries} entries: {_reason()}")
         if library.bpf_object__load(self._object) != 0:
             reason = _reason()
             library.bpf_object__close(self._object)
-            raise UnsupportedError(f"no eBPF: the kernel refuses {path.name}: {reason}; {FIX}")
+            raise UnsupportedError(f"no eBPF: the kernel refuses {path.name}: {reason}; {fix}")
 
     def attach(self, program: str, interface: int) -> None:
         """To the egress of an interface of the calling thread's network namespace. Raises UnsupportedError."""
@@ -101,6 +106,16 @@ class BpfObject:
             )
         if result != 0:
             raise UnsupportedError(f"no eBPF: cannot attach to interface {interface}: {os.strerror(-result)}; {FIX}")
+
+    def attach_tracing(self, *programs: str) -> None:
+        """Each to the tracepoint that its section names, until :meth:`close`. Raises UnsupportedError."""
+        library = _library()
+        for name in programs:
+            program = ctypes.c_void_p(library.bpf_object__find_program_by_name(self._object, name.encode()))
+            link = library.bpf_program__attach(program)
+            if not link:
+                raise UnsupportedError(f"no eBPF: cannot attach {name}: {_reason()}; {TRACING_FIX}")
+            self._links.append(ctypes.c_void_p(link))
 
     def is_attached(self, interface: int) -> bool:
         """Whether the program is where :meth:`attach` put it."""
@@ -191,8 +206,15 @@ class BpfObject:
         """Remove a key; one that is not there is no error."""
         _library().bpf_map_delete_elem(self._map(name), _pointer(key))
 
+    def descriptor(self, name: str) -> int:
+        """The file descriptor of a map; valid until :meth:`close`."""
+        return self._map(name)
+
     def close(self) -> None:
         """Give the programs and maps back."""
+        for link in self._links:
+            _library().bpf_link__destroy(link)
+        self._links.clear()
         _library().bpf_object__close(self._object)
 
     def _map(self, name: str) -> int:

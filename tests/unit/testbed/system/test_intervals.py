@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.verdict.intervals import bytes_while_busy, union
+from testbed.system.intervals import bytes_while_busy, union
 
 
 def test_coarse_samples_do_not_smear_bytes_over_short_gaps() -> None:

@@ -1,0 +1,184 @@
+"""What waiting for a core may have cost, calculated manually."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from testbed.record.frames import WAIT_SCHEMA
+from testbed.verdict.waiting import Lengthened, lengthened, run_queue_share
+from tests.rows import bucket, buckets, iteration, iterations
+
+
+def test_run_queue_share_is_of_exposed_communication_and_no_share_where_it_cannot_matter() -> None:
+    rows = iterations(iteration(0, 10.0), iteration(1, 10.0), iteration(1, 1.0, "warmup"))
+    assert run_queue_share(rows, num_workers=2, ranks=[0, 1]) == pytest.approx(0.2 / 6.0)
+    assert run_queue_share(rows, num_workers=2, ranks=[1]) == pytest.approx(0.1 / 3.0)
+    assert run_queue_share(rows, num_workers=2, ranks=[]) is None
+    assert run_queue_share(iterations(), num_workers=2, ranks=[0, 1]) is None
+    hidden = [iteration(rank, 10.0, backward_end_s=13.0, optimizer_end_s=13.5, end_s=13.75) for rank in range(2)]
+    waited = [{**row, "communication_run_queue_delay_s": 0.03} for row in hidden]
+    assert run_queue_share(iterations(*waited), num_workers=2, ranks=[0, 1]) == 0, "less than 1 % of 3.75 s"
+    waited = [{**row, "communication_run_queue_delay_s": 0.05} for row in hidden]
+    assert run_queue_share(iterations(*waited), num_workers=2, ranks=[0, 1]) == 1
+
+
+def lengthened_share(
+    rows: pl.DataFrame, times: pl.DataFrame, *, ranks: list[int], serving_s: float = 0.0, **known: Any
+) -> float | None:
+    """By sums, of two workers."""
+    serving = {"ps0": serving_s} if serving_s else {}
+    found = lengthened(rows, times, num_workers=2, ranks=ranks, waits=None, serving_s=serving, **known)
+    return None if found is None else found.share
+
+
+def share_of_sums(bound_s: float, *, waited_s: float = 1.0, **changes: Any) -> float | None:
+    """Two buckets, handed over 2 s before the last gradient and with it, that took 5 s and ended 3 s after it; each of
+    two workers waited so long for a core."""
+    rows = [iteration(rank, 10.0, communication_run_queue_delay_s=waited_s, **changes) for rank in range(2)]
+    times = [
+        bucket(rank, at_s, done_s) | {"sequence": sequence}
+        for rank in range(2)
+        for sequence, (at_s, done_s) in enumerate([(11.0, 13.5), (13.0, 16.0)])
+    ]
+    return lengthened_share(iterations(*rows), buckets(*times), ranks=[0, 1], bound_s=bound_s)
+
+
+def test_waiting_lengthens_communication_by_no_more_than_it_took_beyond_what_links_allow() -> None:
+    assert share_of_sums(0.0) == pytest.approx(1 / 3), "of exposed communication, all of which may be the wait's"
+    assert share_of_sums(2.0) == pytest.approx(1 / 3), "2 of 3 s are beyond the least"
+    assert share_of_sums(4.8) == pytest.approx(0.2 / 3), "the first bucket hides 2 s of 2.4 s: 2.8 s had to be exposed"
+    assert share_of_sums(4.95) == pytest.approx(0.05 / 5), (
+        "0.05 of 6.75 s change no iteration, and are 1 % of communication"
+    )
+    assert share_of_sums(5.0) == 0, "as fast as links"
+    assert share_of_sums(4.8, forward_stall_s=0.1) == pytest.approx(1 / 3.1), (
+        "what is left may hide in the next forward pass"
+    )
+    assert share_of_sums(0.0, waited_s=0.06) == 0, "less than 1 % of 6.75 s"
+    rows = iterations(iteration(0, 10.0), iteration(1, 10.0))
+    assert lengthened_share(rows, buckets(), ranks=[], bound_s=1.0) is None
+    alone = lengthened_share(rows, buckets(), ranks=[0], in_step=False, bound_s=9.0)
+    assert alone == pytest.approx(0.1 / 3), "workers that do not wait for each other have no least in common"
+
+
+def test_each_worker_waits_for_the_server_that_waited_longest() -> None:
+    def share(serving_s: float, *, waited_s: float = 0.0, **changes: Any) -> float | None:
+        rows = [iteration(rank, 10.0, communication_run_queue_delay_s=waited_s) for rank in range(2)]
+        known: dict[str, Any] = {"ranks": [0, 1], "bound_s": 1.0, **changes}
+        return lengthened_share(iterations(*rows), buckets(bucket(0, 13.0, 16.0)), serving_s=serving_s, **known)
+
+    assert share(0.3) == pytest.approx(0.3 / 3), "as if each worker had waited so long itself"
+    assert share(0.3) == share(0.0, waited_s=0.3)
+    assert share(0.3, ranks=[1]) == pytest.approx(0.3 / 3), "of those that are judged"
+    assert share(0.3, in_step=False) == pytest.approx(0.3 / 3)
+    assert share(2.9) == pytest.approx(2.0 / 3), "no more than what is beyond the least"
+    assert share(0.06) == 0, "less than 1 % of 6.75 s"
+
+
+def test_waiting_in_communication_that_computing_hides_lengthens_it_all_the_same() -> None:
+    hidden: dict[str, Any] = {"backward_end_s": 13.0, "optimizer_end_s": 13.5, "end_s": 13.75}
+    rows = [iteration(rank, 10.0, communication_run_queue_delay_s=0.5, **hidden) for rank in range(2)]
+    times = buckets(*(bucket(rank, 10.5, 12.5) for rank in range(2)))
+
+    def share(bound_s: float) -> float | None:
+        return lengthened_share(iterations(*rows), times, ranks=[0, 1], bound_s=bound_s)
+
+    assert share(1.9) == pytest.approx(0.1 / 2)
+    assert share(1.0) == pytest.approx(0.5 / 2)
+
+
+def waits(*rows: tuple[str, bool, float, float]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=WAIT_SCHEMA, orient="row")
+
+
+def together(
+    *rows: tuple[str, bool, float, float],
+    bound_s: float = 0.0,
+    exchanged: bool = True,
+    done_s: float = 16.0,
+    **changes: Any,
+) -> Lengthened:
+    """Two workers whose gradients are ready at 13 s and back at 16 s; one bucket, handed over at 12 s by the first, at
+    13 s by the second. What they say of sums is nonsense."""
+    known: dict[str, Any] = {"ranks": [0, 1], "in_step": True, **changes.pop("known", {})}
+    iteration_rows = [iteration(rank, 10.0, communication_run_queue_delay_s=99.0, **changes) for rank in range(2)]
+    times = buckets(*(bucket(rank, 12.0 + rank, done_s) for rank in range(2))) if exchanged else buckets()
+    found = lengthened(
+        iterations(*iteration_rows),
+        times,
+        num_workers=2,
+        waits=waits(*rows),
+        serving_s={"ps0": 99.0},
+        bound_s=bound_s,
+        **known,
+    )
+    assert found is not None
+    return found
+
+
+def test_threads_that_wait_together_count_once_whatever_their_hosts() -> None:
+    found = together(("w0", False, 13.5, 14.0), ("w1", False, 13.75, 14.25), ("ps0", False, 13.5, 14.0))
+    assert found == Lengthened(0.75 / 3, 0.75, {"w0": 0.5, "w1": 0.5, "ps0": 0.5})
+    one_after_the_other = together(("w0", False, 13.5, 14.0), ("w1", False, 14.0, 14.5))
+    assert one_after_the_other.share == pytest.approx(1.0 / 3), "a chain may lead through both"
+    assert together() == Lengthened(0.0)
+
+
+def test_waiting_while_nothing_is_exchanged_costs_nothing() -> None:
+    assert together(("w0", False, 10.5, 11.5), ("w1", False, 16.0, 17.0)) == Lengthened(0.0)
+    early = together(("w0", False, 11.75, 12.5))
+    assert early.share == pytest.approx(0.5 / 3), "the first member had handed it over"
+    assert together(("w0", False, 10.5, 11.5), exchanged=False).share == pytest.approx(1 / 3), "nobody knows when"
+
+
+def test_no_iteration_loses_more_than_it_waited_nor_than_what_it_took_beyond_its_links() -> None:
+    assert together(("w0", False, 13.0, 15.0), bound_s=2.5).share == pytest.approx(0.5 / 3)
+    assert together(("w0", False, 13.0, 15.0), bound_s=3.0) == Lengthened(0.0, 2.0, {"w0": 2.0})
+    rows = iterations(*(iteration(rank, 10.0 + 7 * index, index=index) for index in range(2) for rank in range(2)))
+    times = buckets(
+        *(bucket(rank, 13.0, 16.0) for rank in range(2)), *(bucket(rank, 20.0, 23.0, index=1) for rank in range(2))
+    )
+
+    def share(*waited: tuple[str, bool, float, float], bound_s: float) -> float:
+        found = lengthened(
+            rows, times, num_workers=2, ranks=[0, 1], waits=waits(*waited), serving_s={}, bound_s=bound_s
+        )
+        assert found is not None
+        return found.share
+
+    uneven = share(("w0", False, 13.0, 15.5), bound_s=2.0)
+    assert uneven == pytest.approx(1.0 / 6), "all of it was in the first, of which 1 s is beyond the bound"
+
+
+def test_what_is_less_than_a_hundredth_of_the_iterations_counts_as_nothing() -> None:
+    assert together(("w0", False, 13.0, 13.06)) == Lengthened(0.0), "of 6.75 s"
+    assert together(("w0", False, 13.0, 13.07)).share == pytest.approx(0.07 / 3)
+
+
+def test_who_waits_for_a_core_when_the_last_sum_is_there_is_still_exposed() -> None:
+    found = together(("w0", True, 15.5, 15.9), done_s=15.5)
+    assert found.waited_s == pytest.approx(0.4)
+    assert found.share == pytest.approx(0.4 / 2.5), "of all communication, which is shorter than what is exposed of it"
+
+
+def test_threads_that_compute_count_where_they_have_nothing_to_compute() -> None:
+    computing = ("w0", True, 12.0, 17.0)
+    assert together(computing).waited_s == pytest.approx(3.0), "from its last gradient to the last sum"
+    assert together(("w0", True, 12.0, 13.0)) == Lengthened(0.0)
+    stalled = together(("w0", True, 10.0, 11.0), forward_stall_s=0.1, exchanged=False)
+    assert stalled.waited_s == pytest.approx(0.75), "in the forward pass, from 10.25 to 11 s"
+    both = together(computing, ("w1", True, 15.0, 18.0), ("w1", False, 12.5, 13.25))
+    assert both.waited_s == pytest.approx(3.5)
+    assert both.by_host_s == pytest.approx({"w0": 3.0, "w1": 1.75})
+
+
+def test_of_workers_that_do_not_wait_for_each_other_all_waiting_counts_in_all_of_the_iteration() -> None:
+    found = together(("ps0", False, 10.5, 11.0), bound_s=9.0, known={"in_step": False})
+    assert found.share == pytest.approx(2 * 0.5 / 6)
+    assert together(("ps0", False, 10.5, 10.55), known={"in_step": False}).share == 0
+
+
+def test_where_communication_trails_into_the_next_iteration_only_waits_and_what_is_exposed_limit_it() -> None:
+    trailing = together(("w0", False, 13.0, 14.0), bound_s=2.9, forward_stall_s=0.25)
+    assert trailing.share == pytest.approx(1.0 / 3.25)
