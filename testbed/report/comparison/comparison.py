@@ -5,6 +5,8 @@
                     replaced after every run
       sweep.csv     the same numbers, a row for each point
       sweep.html    plots with theory drawn in, and the table; opens offline
+      sweep.md      what it answers and the table, as Markdown
+      sweep-figures/<figure>.svg, .png   the plots, for papers
 
 The runs stay records of their own beside that directory and are linked. A point's numbers are of its valid and degraded
 runs, those of other runs are nobody's: of iterations and their parts means, so that parts add up, else medians.
