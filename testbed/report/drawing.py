@@ -19,7 +19,7 @@ from testbed.report import vega
 from testbed.report.figures import Figure
 
 _PACKAGE: Final = "vl-convert-python"
-_BUNDLE: Final = "import vl_convert; print(vl_convert.javascript_bundle('window.vega = vega;'))"
+_BUNDLE: Final = "import vl_convert; print(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;'))"
 _WIDTH: Final = 900
 """Pixels of a picture."""
 _DOTS: Final = 2.0

@@ -17,6 +17,8 @@ AMBER: Final = "#f0b429"
 TEAL: Final = "#2a9d8f"
 DARK_TEAL: Final = "#1d6f65"
 PURPLE: Final = "#8e6bbf"
+INK: Final = "ink"
+"""The colour of words: dark on light, light on dark."""
 PALETTE: Final = (BLUE, RED, TEAL, AMBER, PURPLE, "#d6619e", "#7a9a3a", GREY)
 """Colours that hold on light and dark backgrounds."""
 

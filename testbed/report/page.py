@@ -37,6 +37,7 @@ def write_report(record: Record, *, pictures: bool = False) -> Path:
         wording=wording,
         reopen_command=reopen_command(record.path),
         median_iteration=plots.median_iteration(record),
+        critical_path=plots.critical_path(record),
         **inlined(figures),
         documents={
             "Plan": record.plan,

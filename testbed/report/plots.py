@@ -16,6 +16,8 @@ from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.reader import Record
 from testbed.record.summary import LinkSummary
 from testbed.report import wording
+from testbed.report.critical_path import Step
+from testbed.report.critical_path import critical_path as find_critical_path
 from testbed.report.figures import (
     AMBER,
     BLUE,
@@ -267,6 +269,21 @@ def timeline(record: Record) -> Figure | None:
     )
 
 
+def critical_path(record: Record) -> list[Step]:
+    """Of the median iteration, in virtual seconds from its first step on; empty where workers do not wait for each
+    other, or nothing was exchanged."""
+    index = median_iteration(record)
+    if index is None or not _in_step(record):
+        return []
+    this = (pl.col("phase") == "measured") & (pl.col("index") == index)
+    steps = find_critical_path(record.iterations.filter(this), record.buckets.filter(this))
+    dilation = record.summary.dilation
+    return [
+        Step(step.what, (step.begin_s - steps[0].begin_s) / dilation, (step.end_s - steps[0].begin_s) / dilation)
+        for step in steps
+    ]
+
+
 def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
     """Below a worker's computation a lane for what is in service (more where a stack works on several at once), and
     below that the buckets that wait, one under the other, so that a queue shows as a staircase."""
@@ -403,7 +420,7 @@ def _utilization_heat(frames: Mapping[str, pl.DataFrame]) -> Boxes:
     ]
     left, right, rows, percents, texts = (list(column) for column in zip(*cells, strict=True))
     return Boxes(
-        name="utilisation, the deeper the fuller",
+        name="utilisation, from 0 % (faint) to 100 % (full colour)",
         color=NAVY,
         left=left,
         right=right,

@@ -8,21 +8,25 @@ nothing again.
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from testbed.report.figures import Axis, Boxes, Dash, Figure, Line, Marks, Rules, Series
+from testbed.report.figures import INK, Axis, Boxes, Dash, Figure, Line, Marks, Rules, Series
 
 Json = dict[str, Any]
 
 _DASHES: Final[Mapping[Dash, list[int]]] = {"": [], "dash": [7, 5], "dot": [2, 3], "dashdot": [7, 4, 2, 4]}
 _CHARACTER_WIDTH: Final = 6.6
-_SYMBOL_WIDTH: Final = 36
+_SYMBOL_WIDTH: Final = 42
 _SWATCH_SIZE: Final = 110
 """Square pixels; one number for all entries."""
-_LONG_STROKE: Final = "M-2,0H2"
+_LONG_STROKE: Final = "M-1.7,0H1.7"
 """In halves of a symbol's width: long enough for dashes to be told apart."""
 _UPRIGHT_WIDTH: Final = 12
 """Pixels beside a label that lies; with less room they stand."""
+_AXIS_WIDTH: Final = 60
+"""Pixels of the vertical axis, about. What depends on the room that there is asks for that of the whole figure,
+`outer`: between the axes it is only known when everything around them has been laid out."""
 _LARGEST_LABEL: Final = 0.42
 """Of the whole width: a longer name on the vertical axis is cut, and whole beside the pointer."""
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
@@ -50,27 +54,36 @@ def config(ink: str, line: str, grid: str, font: str) -> Json:
     }
 
 
+_INK: Final = "#1b1f24"
 PAGE: Final = config("var(--ink)", "var(--line)", "var(--grid)", _FONT)
-PAPER: Final = config("#1b1f24", "#9aa3ad", "#e3e7eb", _PICTURE_FONT)
+PAPER: Final = config(_INK, "#9aa3ad", "#e3e7eb", _PICTURE_FONT)
 
 
 def on_page(figure: Figure) -> Json:
     """As wide as the element that it is drawn in, with zoom; `config` is :data:`PAGE`, once for the whole page."""
     size = "max(120, isFinite(containerSize()[0]) ? containerSize()[0] : 720)"
-    width = {"name": "width", "init": size, "on": [{"events": "window:resize", "update": size}]}
-    return _specification(figure, [width, *(_zoom() if figure.zoom else [])], brush=figure.zoom)
+    sizes = [
+        {"name": name, "init": size, "on": [{"events": "window:resize", "update": size}]} for name in ("outer", "width")
+    ]
+    made = replace(figure, series=[_inked(series, "var(--ink)") for series in figure.series])
+    return _specification(made, [*sizes, *(_zoom() if figure.zoom else [])], brush=figure.zoom)
 
 
 def on_paper(figure: Figure, *, width: int) -> Json:
     """`width` pixels, labels and legend included, dark on white."""
     still = [{"name": "xDomain", "value": None}] if figure.zoom else []
+    made = replace(figure, series=[_inked(series, _INK) for series in figure.series])
     return {
-        **_specification(figure, still, brush=False),
+        **_specification(made, [{"name": "outer", "value": width}, *still], brush=False),
         "width": width,
         "background": "#ffffff",
         "padding": 6,
         "config": PAPER,
     }
+
+
+def _inked(series: Series, ink: str) -> Series:
+    return replace(series, color=ink) if series.color == INK else series
 
 
 def readouts(figure: Figure) -> Json | None:
@@ -106,7 +119,7 @@ def _specification(figure: Figure, signals: Sequence[Json], *, brush: bool) -> J
             ),
         ],
         "axes": [_horizontal(figure.x), _vertical(figure.y)],
-        "legends": [_legend(names)] if names else [],
+        "legends": [_legend(names, figure.y)] if names else [],
         "marks": [
             *(mark for number, series in enumerate(figure.series) for mark in _marks(number, series)),
             *([_BRUSH] if brush else []),
@@ -216,7 +229,7 @@ def _horizontal(axis: Axis) -> Json:
     if not axis.categories:
         return made
     longest = max(len(line) for text in axis.ticks.values() for line in text.split("\n"))
-    lies = f"width / {len(axis.ticks)} > {round(longest * _CHARACTER_WIDTH + _UPRIGHT_WIDTH)}"
+    lies = f"(outer - {_AXIS_WIDTH}) / {len(axis.ticks)} > {round(longest * _CHARACTER_WIDTH + _UPRIGHT_WIDTH)}"
     return {
         **made,
         "labelAngle": {"signal": f"{lies} ? 0 : -90"},
@@ -229,11 +242,14 @@ def _horizontal(axis: Axis) -> Json:
 def _vertical(axis: Axis) -> Json:
     made = {**_axis("y", axis), "orient": "left"}
     if axis.ticks:
-        return {**made, "labelLimit": {"signal": f"{_LARGEST_LABEL} * (width + 160)"}}
+        return {**made, "labelLimit": {"signal": f"{_LARGEST_LABEL} * outer"}}
     return {**made, "tickCount": {"signal": "ceil(height / 50)"}}
 
 
-def _legend(names: Sequence[str]) -> Json:
+def _legend(names: Sequence[str], beside: Axis) -> Json:
+    """In as many columns as there is room for right of the vertical axis."""
+    longest = max((len(text) for text in beside.ticks.values()), default=0)
+    axis = f"max({_AXIS_WIDTH}, min({_LARGEST_LABEL} * outer, {round(longest * _CHARACTER_WIDTH + 10)}))"
     column = round(max(len(name) for name in names) * _CHARACTER_WIDTH + _SYMBOL_WIDTH)
     # What room symbols take is asked before there are entries with an index.
     each = "swatches[datum.index || 0]"
@@ -245,7 +261,8 @@ def _legend(names: Sequence[str]) -> Json:
         "orient": "top",
         "direction": "horizontal",
         "symbolSize": _SWATCH_SIZE,
-        "columns": {"signal": f"max(1, floor((width + 30) / {column}))"},
+        "labelOffset": 9,
+        "columns": {"signal": f"max(1, floor((outer - {axis}) / {column}))"},
         "encode": {
             "symbols": {"name": "swatch", "interactive": True, "update": {**symbol, **pointer}},
             "labels": {"name": "label", "interactive": True, "update": pointer},

@@ -15,6 +15,7 @@ from testbed.report.comparison.axes import grouped, horizontal, point_name
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.report.figures import (
     GREY,
+    INK,
     PALETTE,
     Axis,
     Boxes,
@@ -32,7 +33,6 @@ from testbed.report.plots import stacked
 
 _LOG_RATIO: Final = 8
 """An axis whose values differ by more than this factor is logarithmic."""
-_DARK: Final = "#565d66"
 _PLOT_HEIGHT: Final = 300
 _BARS_SHARE: Final = 0.72
 """Of a category's room, that of its bars."""
@@ -233,7 +233,8 @@ class _Drawn:
             width=width,
         )
         if self.curve.dash not in ("", "dash"):
-            return [line]
+            # One point is no line.
+            return [line] if len(self.x) > 1 else [self._marks(_shape(self.curve), self.x, True)]
         return [
             replace(line, readout=False),
             self._marks(_shape(self.curve), self.x, list(self.hollow) if not self.curve.dash else True),
@@ -261,7 +262,7 @@ class _Drawn:
         )
         ends = Marks(
             name=self._name,
-            color=_DARK,
+            color=INK,
             in_legend=False,
             keys=self._keys,
             x=middles,
@@ -275,7 +276,7 @@ class _Drawn:
         low, high = self.spread
         return Marks(
             name=self._name,
-            color=self.color if x is self.x else _DARK,
+            color=self.color if x is self.x else INK,
             in_legend=self._in_legend,
             keys=self._keys,
             x=x,
@@ -333,7 +334,7 @@ def _example(curve: _Curve, *, as_lines: bool) -> Series:
         shape: Shape = "circle" if as_lines else "square"
         return Marks(name=curve.name, color=GREY, x=[], y=[], shape=shape, hollow=True)
     if not as_lines:
-        return Marks(name=curve.name, color=_DARK, x=[], y=[], shape=_shape(curve), hollow=curve.dash != "dot")
+        return Marks(name=curve.name, color=INK, x=[], y=[], shape=_shape(curve), hollow=curve.dash != "dot")
     if curve.dash in ("", "dash"):
         return Marks(name=curve.name, color=GREY, x=[], y=[], shape=_shape(curve), hollow=bool(curve.dash))
     return Line(name=curve.name, color=GREY, x=[], y=[], dash=curve.dash)

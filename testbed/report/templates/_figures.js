@@ -49,15 +49,15 @@
     show(event, [lineOf(`${readouts.x} ${digits(found[0].row.x)}`), ...lines]);
   }
   for (const [id, {spec, readouts}] of Object.entries(figures)) {
-    const view = new vega.View(vega.parse(spec, config), {renderer: "svg", container: document.getElementById(id)});
-    view.tooltip((handler, event, item, value) => {
+    const tooltip = (handler, event, item, value) => {
       if (value) show(event, String(value).split("\n").map((text) => lineOf(text)));
       else note.hidden = true;
-    });
-    if (readouts) {
+    };
+    const options = {mode: "vega", renderer: "svg", actions: false, config, tooltip};
+    vegaEmbed(document.getElementById(id), spec, options).then(({view}) => {
+      if (!readouts) return;
       view.addEventListener("mousemove", (event, item) => item && item.tooltip || readOut(view, readouts, event));
       view.addEventListener("mouseout", () => { note.hidden = true; });
-    }
-    view.hover().runAsync();
+    });
   }
 })();
