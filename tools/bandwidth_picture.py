@@ -84,7 +84,7 @@ def picture(series: Sequence[Line | Marks]) -> Figure:
             ticks={float(rate): f"{rate}" for rate in RATES_GBPS},
             ends=(0.8, 125),
         ),
-        y=Axis(title="scaling factor, ResNet-50", suffix=" %", ends=(0, 100)),
+        y=Axis(title="scaling factor, ResNet-50", suffix=" %", ends=(0, 105)),
         series=sorted(series, key=lambda each: isinstance(each, Marks)),
     )
 

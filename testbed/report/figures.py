@@ -161,6 +161,7 @@ class Figure:
 def _values(series: Series, axis: Literal["x", "y"]) -> Iterator[float]:
     if isinstance(series, Rules):
         return
+    columns: tuple[Sequence[Number], ...]
     if isinstance(series, Boxes):
         columns = (series.left, series.right) if axis == "x" else (series.bottom, series.top)
     elif axis == "x":

@@ -4,8 +4,9 @@ Every function takes a record and returns a figure, or None where the run left n
 seconds or milliseconds from the first measured iteration.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -53,6 +54,8 @@ _PART_COLORS: Final = {
 }
 PARTS_COLORS: Final = (BLUE, TEAL, AMBER, RED, PURPLE, GREY)
 """Of the parts of an iteration, in their order."""
+WHOLE: Final = "whole bars"
+"""The name of what only hovering shows."""
 
 _NUM_LINES: Final = 8
 """More link directions than this overlap as lines and become a heat map."""
@@ -64,6 +67,8 @@ _NUM_COLUMNS: Final = 220
 """Of a heat map, at most: each is some pixels wide."""
 _NUM_CHANGES: Final = 30
 """More changes than this are not marked: their words would cover the plot."""
+_NUM_BARS: Final = 400
+"""More iterations than this are drawn as means of some."""
 _NUM_MARKS: Final = 150
 """More iterations than this are not marked one by one."""
 
@@ -159,25 +164,31 @@ def _changes(record: Record, *, end_s: float) -> list[Rules]:
 
 
 def breakdown(record: Record) -> Figure | None:
-    """The parts of every measured iteration, stacked: means over workers."""
+    """The parts of every measured iteration, stacked: means over workers; of a long run means over some iterations."""
     iterations = _measured(record)
     if iterations.is_empty():
         return None
-    indices: list[int] = iterations["index"].to_list()
-    parts = {name: _milliseconds(iterations[column]) for (name, *_), column in zip(wording.PARTS, PARTS, strict=True)}
-    texts = [
-        "\n".join(
-            (f"iteration {index}", *(f"{name} {value:.4g} ms" for name, value in zip(parts, values, strict=True)))
-        )
-        for index, *values in zip(indices, *parts.values(), strict=True)
+    each = math.ceil(iterations.height / _NUM_BARS)
+    grouped = iterations.with_columns(bar=pl.col("index") // each).group_by("bar", maintain_order=True)
+    bars = grouped.agg(pl.col(*PARTS).mean(), first=pl.col("index").min(), last=pl.col("index").max())
+    parts = {name: _milliseconds(bars[column]) for (name, *_), column in zip(wording.PARTS, PARTS, strict=True)}
+    names = [
+        f"iteration {first}" if first == last else f"iterations {first} to {last}, mean"
+        for first, last in zip(bars["first"], bars["last"], strict=True)
     ]
-    half = 0.42 if iterations.height <= _NUM_MARKS else 0.5
+    places = [(first + last) / 2 for first, last in zip(bars["first"], bars["last"], strict=True)]
+    half = each * (0.42 if bars.height <= _NUM_MARKS else 0.5)
+    indices: list[int] = iterations["index"].to_list()
     return Figure(
         title="The parts of every iteration",
         height=250,
-        x=Axis(title="measured iteration", ends=(indices[0] - 0.6, indices[-1] + 0.6), grid=False),
+        x=Axis(
+            title="measured iteration" if each == 1 else f"measured iteration, means of {each}",
+            ends=(indices[0] - 0.6, indices[-1] + 0.6),
+            grid=False,
+        ),
         y=Axis(title="milliseconds", zero=True),
-        series=[*stacked(parts, indices, half, texts), *_predicted_line(record, indices)],
+        series=[*stacked(parts, places, half, names), *_predicted_line(record, indices)],
     )
 
 
@@ -185,20 +196,28 @@ def stacked(
     parts: Mapping[str, Sequence[float]],
     places: Sequence[float],
     half: float,
-    texts: Sequence[str],
+    names: Sequence[str],
     *,
     horizontal: bool = False,
 ) -> list[Boxes]:
-    """Bars around the places, `half` to each side, whose pieces are the parts of an iteration, one upon the other."""
+    """Bars around the places, `half` to each side, whose pieces are the parts of an iteration, in milliseconds, one
+    upon the other. A box around each whole bar, which cannot be seen, says its name and all parts."""
     before, after = [place - half for place in places], [place + half for place in places]
+
+    def box(name: str, color: str, low: Sequence[float], high: Sequence[float], **more: Any) -> Boxes:
+        left, right, bottom, top = (low, high, before, after) if horizontal else (before, after, low, high)
+        return Boxes(name=name, color=color, left=left, right=right, bottom=bottom, top=top, **more)
+
     made, reached = [], np.zeros(len(places))
     for (name, values), color in zip(parts.items(), PARTS_COLORS, strict=True):
-        low = [rounded(value) for value in reached]
-        reached = reached + np.array(values)
-        high = [rounded(value) for value in reached]
-        left, right, bottom, top = (low, high, before, after) if horizontal else (before, after, low, high)
-        made.append(Boxes(name=name, color=color, left=left, right=right, bottom=bottom, top=top, hover=texts))
-    return made
+        low, reached = reached, reached + np.array(values)
+        made.append(box(name, color, [rounded(value) for value in low], [rounded(value) for value in reached]))
+    texts = [
+        "\n".join((name, *(f"{part} {value:.4g} ms" for part, value in zip(parts, values, strict=True))))
+        for name, *values in zip(names, *parts.values(), strict=True)
+    ]
+    whole = [rounded(value) for value in reached]
+    return [*made, box(WHOLE, "transparent", [0.0] * len(places), whole, in_legend=False, hover=texts)]
 
 
 def _predicted_line(record: Record, indices: Sequence[int]) -> list[Line]:
@@ -223,7 +242,7 @@ def loss(record: Record) -> Figure | None:
             continue
         frame = frame.with_columns(until_s=spent_s + pl.col("time_s").cum_sum())
         spent_s = float(frame["until_s"][-1])
-        known = frame.filter(pl.col("loss").is_finite())
+        known = frame.filter(pl.col("loss").is_finite()).gather_every(1 + frame.height // _NUM_POINTS)
         until_s, values = ([rounded(value) for value in known[column]] for column in ("until_s", "loss"))
         series.append(Line(name=name, color=color, x=until_s, y=values, width=2))
         if 0 < known.height <= _NUM_MARKS:

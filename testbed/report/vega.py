@@ -30,7 +30,10 @@ _AXIS_WIDTH: Final = 60
 _LARGEST_LABEL: Final = 0.42
 """Of the whole width: a longer name on the vertical axis is cut, and whole beside the pointer."""
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-_PICTURE_FONT: Final = "sans-serif"
+_PICTURE_FONT: Final = "Arial, Helvetica, 'Liberation Sans', sans-serif"
+"""The engine lays pictures out with one of these widths; who looks at them may have a wider one."""
+_SPARE_WIDTH: Final = 1.2
+"""Pixels that are left for each character of a picture's legend, therefore."""
 
 
 def config(ink: str, line: str, grid: str, font: str) -> Json:
@@ -47,7 +50,7 @@ def config(ink: str, line: str, grid: str, font: str) -> Json:
             "labelPadding": 4,
             "titlePadding": 8,
         },
-        "legend": {**words, "labelLimit": 0, "rowPadding": 3, "columnPadding": 14, "offset": 8},
+        "legend": {**words, "labelLimit": 0, "rowPadding": 3, "offset": 8},
         "text": {"font": font},
         "style": {"cell": {"stroke": "transparent"}},
         "group": {"stroke": "transparent"},
@@ -66,7 +69,7 @@ def on_page(figure: Figure) -> Json:
         {"name": name, "init": size, "on": [{"events": "window:resize", "update": size}]} for name in ("outer", "width")
     ]
     made = replace(figure, series=[_inked(series, "var(--ink)") for series in figure.series])
-    return _specification(made, [*sizes, *(_zoom() if figure.zoom else [])], brush=figure.zoom)
+    return _specification(made, [*sizes, *(_zoom() if figure.zoom else [])], brush=figure.zoom, spare=0.0)
 
 
 def on_paper(figure: Figure, *, width: int) -> Json:
@@ -74,7 +77,7 @@ def on_paper(figure: Figure, *, width: int) -> Json:
     still = [{"name": "xDomain", "value": None}] if figure.zoom else []
     made = replace(figure, series=[_inked(series, _INK) for series in figure.series])
     return {
-        **_specification(made, [{"name": "outer", "value": width}, *still], brush=False),
+        **_specification(made, [{"name": "outer", "value": width}, *still], brush=False, spare=_SPARE_WIDTH),
         "width": width,
         "background": "#ffffff",
         "padding": 6,
@@ -96,7 +99,7 @@ def readouts(figure: Figure) -> Json | None:
     return {"x": figure.x.title, "y": figure.y.suffix or f" {figure.y.title}", "lines": shown} if shown else None
 
 
-def _specification(figure: Figure, signals: Sequence[Json], *, brush: bool) -> Json:
+def _specification(figure: Figure, signals: Sequence[Json], *, brush: bool, spare: float) -> Json:
     legend = figure.legend
     swatches = [{"name": "swatches", "value": [_swatch(series) for series in legend]}] if legend else []
     return {
@@ -119,7 +122,7 @@ def _specification(figure: Figure, signals: Sequence[Json], *, brush: bool) -> J
             ),
         ],
         "axes": [_horizontal(figure.x), _vertical(figure.y)],
-        "legends": [_legend(names, figure.y)] if names else [],
+        "legends": [_legend(names, figure.y, spare)] if names else [],
         "marks": [
             *(mark for number, series in enumerate(figure.series) for mark in _marks(number, series)),
             *([_BRUSH] if brush else []),
@@ -246,11 +249,12 @@ def _vertical(axis: Axis) -> Json:
     return {**made, "tickCount": {"signal": "ceil(height / 50)"}}
 
 
-def _legend(names: Sequence[str], beside: Axis) -> Json:
+def _legend(names: Sequence[str], beside: Axis, spare: float) -> Json:
     """In as many columns as there is room for right of the vertical axis."""
     longest = max((len(text) for text in beside.ticks.values()), default=0)
     axis = f"max({_AXIS_WIDTH}, min({_LARGEST_LABEL} * outer, {round(longest * _CHARACTER_WIDTH + 10)}))"
-    column = round(max(len(name) for name in names) * _CHARACTER_WIDTH + _SYMBOL_WIDTH)
+    num_characters = max(len(name) for name in names)
+    column = round(num_characters * (_CHARACTER_WIDTH + spare) + _SYMBOL_WIDTH)
     # What room symbols take is asked before there are entries with an index.
     each = "swatches[datum.index || 0]"
     gone = "indata('hidden', 'value', datum.value)"
@@ -262,6 +266,7 @@ def _legend(names: Sequence[str], beside: Axis) -> Json:
         "direction": "horizontal",
         "symbolSize": _SWATCH_SIZE,
         "labelOffset": 9,
+        "columnPadding": round(14 + spare * num_characters),
         "columns": {"signal": f"max(1, floor((outer - {axis}) / {column}))"},
         "encode": {
             "symbols": {"name": "swatch", "interactive": True, "update": {**symbol, **pointer}},

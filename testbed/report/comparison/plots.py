@@ -101,16 +101,12 @@ def breakdown(comparison: Comparison) -> Figure | None:
     rows = [point.row() for point in points]
     names = [f"{point_name(point, comparison.paths)}{_word(point)}" for point in points]
     parts = {name: [rounded(1e3 * float(row[field] or 0.0)) for row in rows] for name, field, *_ in wording.PARTS}
-    texts = [
-        "\n".join((name, *(f"{part} {value:.4g} ms" for part, value in zip(parts, values, strict=True))))
-        for name, *values in zip(names, *parts.values(), strict=True)
-    ]
     return Figure(
         title="Where an iteration goes",
         height=20 + 26 * len(points),
         x=Axis(title="milliseconds of an iteration", zero=True),
         y=Axis(ticks=dict(enumerate(names)), categories=True, ends=(len(names) - 0.5, -0.5), grid=False),
-        series=stacked(parts, range(len(points)), 0.38, texts, horizontal=True),
+        series=stacked(parts, range(len(points)), 0.38, names, horizontal=True),
     )
 
 
@@ -319,12 +315,12 @@ def _wrapped(label: str) -> str:
 
 def _spread(points: Sequence[ComparedPoint], scale: float) -> tuple[Sequence[Number], Sequence[Number]]:
     """From the 10th to the 90th percentile of one run's iterations, or over the medians of several."""
-    rows = [point.row() for point in points]
-    low, high = (
-        [None if row[field] is None else rounded(scale * row[field]) for row in rows]
-        for field in ("iteration_time_low_s", "iteration_time_high_s")
-    )
-    return low, high
+
+    def ends(field: str) -> list[Number]:
+        rows: list[Row] = [point.row() for point in points]
+        return [None if row[field] is None else rounded(scale * row[field]) for row in rows]
+
+    return ends("iteration_time_low_s"), ends("iteration_time_high_s")
 
 
 def _example(curve: _Curve, *, as_lines: bool) -> Series:

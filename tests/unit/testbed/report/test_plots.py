@@ -1,8 +1,11 @@
 """The figures hold the run's numbers."""
 
 import itertools
+import json
+import math
 import shutil
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -10,7 +13,7 @@ import pytest
 
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
-from testbed.report import plots
+from testbed.report import plots, vega
 from testbed.report.figures import Boxes, Figure, Line, Rules
 
 Make = Callable[..., Record]
@@ -19,6 +22,10 @@ FIGURES = (plots.utilization, plots.breakdown, plots.loss, plots.timeline)
 
 def lines(figure: Figure) -> dict[str, Line]:
     return {series.name: series for series in figure.series if isinstance(series, Line)}
+
+
+def known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def boxes(figure: Figure) -> dict[str, Boxes]:
@@ -40,7 +47,7 @@ def test_few_directions_are_lines_and_many_a_heat_map(record: Make) -> None:
     assert few is not None
     assert list(lines(few))[:2] == ["w0 → s0", "s0 → w0"]
     assert len(rules(few)["starts of iterations"].x) == 5, "one mark for each iteration"
-    assert max(lines(few)["w0 → s0"].y) == pytest.approx(98, abs=3), "percent of the link"
+    assert max(known(lines(few)["w0 → s0"].y)) == pytest.approx(98, abs=3), "percent of the link"
     many = plots.utilization(record(num_workers=5, num_iterations=5))
     assert many is not None
     assert lines(many) == {}
@@ -103,13 +110,38 @@ def test_the_breakdown_adds_up_to_the_iteration(record: Make) -> None:
     loaded = record(num_iterations=7)
     figure = plots.breakdown(loaded)
     assert figure is not None
-    drawn = list(boxes(figure).values())
+    *drawn, whole = boxes(figure).values()
     for below, above in itertools.pairwise(drawn):
         assert below.top == above.bottom, "one upon the other"
     assert set(drawn[0].bottom) == {0.0}
     totals = drawn[-1].top
+    assert totals == whole.top
+    assert len(whole.hover) == 7
     assert loaded.summary.iteration_time_s is not None
-    assert sorted(totals)[3] == pytest.approx(1e3 * loaded.summary.iteration_time_s.median, rel=1e-3)
+    assert sorted(known(totals))[3] == pytest.approx(1e3 * loaded.summary.iteration_time_s.median, rel=1e-3)
+
+
+def test_a_long_runs_breakdown_is_means_and_stays_small(record: Make) -> None:
+    loaded = record(num_iterations=5)
+    measured = loaded.iterations.filter(pl.col("phase") == "measured")
+    times = [
+        column for column in measured.columns if column.endswith("_s") and column.split("_")[-2] in ("start", "end")
+    ]
+    step_s = max(measured["end_s"].to_list()) - min(measured["start_s"].to_list())
+    long = pl.concat(
+        [
+            measured.with_columns(pl.col("index") + 5 * turn, *(pl.col(column) + turn * step_s for column in times))
+            for turn in range(401)
+        ]
+    )
+    short_run, long_run = plots.breakdown(loaded), plots.breakdown(replace(loaded, iterations=long))
+    assert short_run is not None
+    assert long_run is not None
+    short, means = boxes(short_run)["compute"], boxes(long_run)["compute"]
+    assert len(means.top) == math.ceil(5 * 401 / 6)
+    assert long_run.x.title == "measured iteration, means of 6"
+    assert statistics.fmean(known(means.top)) == pytest.approx(statistics.fmean(known(short.top)), rel=0.01)
+    assert len(json.dumps(vega.on_page(long_run))) < 150_000
 
 
 def changed(record: Make, **arguments: object) -> Record:

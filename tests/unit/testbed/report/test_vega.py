@@ -51,8 +51,10 @@ def test_every_kind_of_series_is_drawn_in_its_colour() -> None:
 
 def test_bars_are_as_high_as_their_values() -> None:
     values = [10.0, 20.0, 40.0]
-    edges = {"left": [0, 1, 2], "right": [1, 2, 3], "bottom": [0, 0, 0], "top": values}
-    svg = drawn(figure(Boxes(name="b", color="#123456", in_legend=False, **edges)))
+    boxes = Boxes(
+        name="b", color="#123456", in_legend=False, left=[0, 1, 2], right=[1, 2, 3], bottom=[0, 0, 0], top=values
+    )
+    svg = drawn(figure(boxes))
     bars = [abs(float(height)) for height in re.findall(r'd="M[^"]*?v(-?[\d.]+)h[^"]*" fill="#123456"', svg)]
     assert [round(bar / bars[0], 3) for bar in bars] == [1, 2, 4]
 
