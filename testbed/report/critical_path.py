@@ -47,6 +47,8 @@ def critical_path(iterations: pl.DataFrame, buckets: pl.DataFrame) -> list[Step]
 
 def _exchange(rank: int, last: Mapping[str, Any], buckets: pl.DataFrame, steps: list[Step]) -> tuple[int, float]:
     """Add what was exchanged, backwards; returns who had computed before it, and until when."""
+    # Counted within the iteration, as its plot does.
+    number_of = {int(sequence): number for number, sequence in enumerate(buckets["sequence"].unique().sort())}
     own = buckets.filter(pl.col("rank") == rank).sort("done_s").to_dicts()
     handed = {
         int(sequence): max(zip(group["enqueued_s"], group["rank"], strict=True))
@@ -60,8 +62,8 @@ def _exchange(rank: int, last: Mapping[str, Any], buckets: pl.DataFrame, steps: 
         steps.append(Step(f"w{rank}: after the last bucket", bucket["done_s"], at_s))
         at_s = bucket["done_s"]
     while True:
-        number = int(bucket["sequence"])
-        handed_s, by = handed[number]
+        sequence = int(bucket["sequence"])
+        (handed_s, by), number = handed[sequence], number_of[sequence]
         before = [each for each in own if each["done_s"] <= bucket["done_s"] and each is not bucket]
         previous = max(before, key=lambda each: float(each["done_s"]), default=None)
         if previous is None or previous["done_s"] <= handed_s:

@@ -61,6 +61,8 @@ def write_pictures(page: Path, figures: Mapping[str, Figure]) -> list[Path]:
 
     folder = page.with_name(f"{page.stem}-figures")
     written: list[Path] = []
+    if not figures and not folder.exists():
+        return []
     try:
         folder.mkdir(exist_ok=True)
         for name, figure in figures.items():

@@ -44,6 +44,8 @@ class Axis:
     """Left and right, or bottom and top; the first may be the greater. None: by what is drawn."""
     zero: bool = False
     """Whether 0 is shown where `ends` are not given."""
+    whole: bool = False
+    """Whether only whole numbers are written."""
     grid: bool = True
 
 

@@ -185,6 +185,7 @@ def breakdown(record: Record) -> Figure | None:
         x=Axis(
             title="measured iteration" if each == 1 else f"measured iteration, means of {each}",
             ends=(indices[0] - 0.6, indices[-1] + 0.6),
+            whole=True,
             grid=False,
         ),
         y=Axis(title="milliseconds", zero=True),
@@ -439,7 +440,7 @@ def _utilization_heat(frames: Mapping[str, pl.DataFrame]) -> Boxes:
     ]
     left, right, rows, percents, texts = (list(column) for column in zip(*cells, strict=True))
     return Boxes(
-        name="utilisation, from 0 % (faint) to 100 % (full colour)",
+        name="utilisation: faint 0 %, full colour 100 %",
         color=NAVY,
         left=left,
         right=right,

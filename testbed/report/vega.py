@@ -50,7 +50,7 @@ def config(ink: str, line: str, grid: str, font: str) -> Json:
             "labelPadding": 4,
             "titlePadding": 8,
         },
-        "legend": {**words, "labelLimit": 0, "rowPadding": 3, "offset": 8},
+        "legend": {**words, "rowPadding": 3, "offset": 8},
         "text": {"font": font},
         "style": {"cell": {"stroke": "transparent"}},
         "group": {"stroke": "transparent"},
@@ -80,7 +80,6 @@ def on_paper(figure: Figure, *, width: int) -> Json:
         **_specification(made, [{"name": "outer", "value": width}, *still], brush=False, spare=_SPARE_WIDTH),
         "width": width,
         "background": "#ffffff",
-        "padding": 6,
         "config": PAPER,
     }
 
@@ -106,6 +105,7 @@ def _specification(figure: Figure, signals: Sequence[Json], *, brush: bool, spar
         "$schema": "https://vega.github.io/schema/vega/v6.json",
         "description": figure.title,
         "autosize": {"type": "fit-x", "contains": "padding"},
+        "padding": 5,
         "height": figure.height,
         "signals": [*signals, *(_toggled() if legend else []), *_tick_signals(figure), *swatches],
         "data": [
@@ -228,7 +228,8 @@ def _axis(name: str, axis: Axis) -> Json:
 def _horizontal(axis: Axis) -> Json:
     made = {**_axis("x", axis), "orient": "bottom"}
     if not axis.ticks:
-        return {**made, "tickCount": {"signal": "ceil(width / 90)"}, "labelFlush": True}
+        whole = {"tickMinStep": 1} if axis.whole else {}
+        return {**made, "tickCount": {"signal": "ceil(width / 90)"}, "labelFlush": True, **whole}
     if not axis.categories:
         return made
     longest = max(len(line) for text in axis.ticks.values() for line in text.split("\n"))
@@ -266,11 +267,16 @@ def _legend(names: Sequence[str], beside: Axis, spare: float) -> Json:
         "direction": "horizontal",
         "symbolSize": _SWATCH_SIZE,
         "labelOffset": 9,
+        "labelLimit": {"signal": f"max(80, outer - {axis} - {_SYMBOL_WIDTH})"},
         "columnPadding": round(14 + spare * num_characters),
         "columns": {"signal": f"max(1, floor((outer - {axis}) / {column}))"},
         "encode": {
             "symbols": {"name": "swatch", "interactive": True, "update": {**symbol, **pointer}},
-            "labels": {"name": "label", "interactive": True, "update": pointer},
+            "labels": {
+                "name": "label",
+                "interactive": True,
+                "update": {**pointer, "tooltip": {"signal": "datum.value"}},
+            },
         },
     }
 

@@ -33,6 +33,18 @@ KINDS = ("run", "large run", "long run", "quantities", "names", "claims", "advic
 LIGHT_INK, DARK_INK = "rgb(27, 31, 36)", "rgb(230, 233, 237)"
 
 
+CUT = """svg => {
+  const outer = svg.getBoundingClientRect();
+  const seen = text => text.textContent && getComputedStyle(text).opacity > 0;
+  return [...svg.querySelectorAll('text')].filter(seen).filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.left < outer.left - 1 || box.right > outer.right + 1
+      || box.top < outer.top - 1 || box.bottom > outer.bottom + 1;
+  }).map(text => text.textContent);
+}"""
+"""Words that reach beyond their figure."""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium")
@@ -174,6 +186,7 @@ def test_every_figure_is_drawn_without_an_error_or_a_request(opened: Opened) -> 
         assert box is not None
         assert outer is not None
         assert outer["width"] - 2 <= box["width"] <= outer["width"] + 1, "as wide as its place"
+        assert place.locator("svg").evaluate(CUT) == []
 
 
 @opening(*KINDS, scheme="dark")
@@ -198,6 +211,7 @@ def test_a_page_fits_a_telephone(opened: Opened) -> None:
         assert box is not None
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
+        assert place.evaluate(CUT) == []
     plot = opened.page.locator(".plot svg .mark-group.role-frame > g > path.background").first
     box = plot.bounding_box()
     assert box is not None

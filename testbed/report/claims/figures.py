@@ -33,14 +33,14 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     placed = sorted(zip(numbers, points, strict=True), key=lambda pair: pair[0]) if numeric else list(enumerate(points))
     places = [float(place) for place, _ in placed]
     claim = judgement.claim
-    scale, unit = _scale([point.measured or 0 for point in points], claim.unit)
+    scale, unit = _scale([point.measured or 0 for point in points], "" if claim.take.in_units_of_over else claim.unit)
     measured = [_scaled(point.measured, scale) for _, point in placed]
     modelled = [_scaled(point.model, scale) for _, point in placed]
     series: list[Series] = []
     if claim.model is not None:
         series.append(
             Line(name="model", color=GREY, x=places, y=modelled, dash="dash", readout=False)
-            if numeric
+            if numeric and len(set(places)) == len(places)  # else points of several curves, whose order says nothing
             else Marks(name="model", color=GREY, x=places, y=modelled, shape="stroke", size=26, hollow=True)
         )
     texts = [

@@ -36,8 +36,8 @@ def test_buckets_that_follow_each_other_are_one_step_after_whoever_handed_the_fi
     found = path(
         [iteration(0, ready_s=12.0, reduced_s=16.0), iteration(1, ready_s=12.5, reduced_s=15.9)],
         [
-            *(bucket(rank, 0, 11.5 + rank, 11.5 + rank, 14.0) for rank in (0, 1)),
-            *(bucket(rank, 1, 12.0 + 0.5 * rank, 14.0, 16.0 - 0.1 * rank) for rank in (0, 1)),
+            *(bucket(rank, 6, 11.5 + rank, 11.5 + rank, 14.0) for rank in (0, 1)),
+            *(bucket(rank, 7, 12.0 + 0.5 * rank, 14.0, 16.0 - 0.1 * rank) for rank in (0, 1)),
         ],
     )
     assert found == [

@@ -47,6 +47,11 @@ def test_pictures_lie_beside_their_page_and_old_ones_go(tmp_path: Path) -> None:
     assert written[0].read_text().startswith("<svg")
 
 
+def test_a_page_without_figures_has_no_folder(tmp_path: Path) -> None:
+    assert drawing.write_pictures(tmp_path / "page.html", {}) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "page-figures").write_text("not a folder")
     with pytest.raises(MissingRequirementError, match="page-figures"):

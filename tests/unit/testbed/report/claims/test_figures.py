@@ -50,3 +50,17 @@ def test_shares_are_drawn_in_percent_where_the_axis_says_so() -> None:
     assert emulated.y == [8.0, 98.0]
     assert emulated.hover[0].splitlines()[1:] == ["emulated 8 %", "model 10 %"]
     assert figure.y.title == "scaling_factor, %"
+
+
+def test_where_the_number_is_a_place_its_unit_is_not_that_of_the_points() -> None:
+    """And points of two curves at the same places are not joined by one line."""
+    judgement = compared("A")
+    claim = judgement.claim.model_dump(mode="json") | {
+        "take": {"kind": "crossing", "over": "R / 1e9", "of": {"collective": "a"}, "to": {"collective": "b"}},
+        "unit": "log2 B",
+    }
+    points = tuple(PointValue(text, 10.0, value, value) for text, value in (("a", 0.1), ("b", 0.2)))
+    figure = claim_figure(replace(judgement, claim=Claim.model_validate(claim), points=points))
+    assert figure is not None
+    assert figure.y.title == "scaling_factor"
+    assert [type(series) for series in figure.series] == [Marks, Marks]
