@@ -20,6 +20,8 @@ from testbed.report.figures import Figure
 
 _PACKAGE: Final = "vl-convert-python"
 _BUNDLE: Final = "import vl_convert; print(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;'))"
+_LONGEST_S: Final = 120.0
+"""It takes two seconds on an idle core."""
 _WIDTH: Final = 900
 """Pixels of a picture."""
 _DOTS: Final = 2.0
@@ -33,9 +35,14 @@ def script() -> str:
         return kept.read_text(encoding="utf-8")
     except OSError:
         pass
-    made = subprocess.run([sys.executable, "-c", _BUNDLE], capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        raise MissingRequirementError(f"{_PACKAGE} cannot put Vega together: {made.stderr.strip()[-400:]}")
+    try:
+        made = subprocess.run(
+            [sys.executable, "-c", _BUNDLE], capture_output=True, text=True, check=True, timeout=_LONGEST_S
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingRequirementError(f"{_PACKAGE} did not put Vega together within {_LONGEST_S:g} s") from None
+    except subprocess.CalledProcessError as failure:
+        raise MissingRequirementError(f"{_PACKAGE} cannot put Vega together: {failure.stderr.strip()[-400:]}") from None
     # It ends up inside an element of the page.
     text = made.stdout.strip().replace("</script", "<\\/script")
     try:

@@ -151,7 +151,7 @@ class Figure:
         described = self.x if axis == "x" else self.y
         if described.ends is not None:
             return described.ends
-        values = [value for series in self.series for value in _values(series, axis)]
+        values = [value for series in self.series for value in _values(series, axis) if value > 0 or not described.log]
         if described.categories:
             values += [place + side for place in described.ticks for side in (-0.5, 0.5)]
         if described.zero:

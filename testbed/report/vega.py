@@ -297,10 +297,14 @@ def _swatch(series: Series) -> Json:
 
 def _data(number: int, series: Series, *, toggled: bool) -> Json:
     columns = _columns(series)
+    rows = zip(*columns.values(), strict=True)
+    if isinstance(series, Marks) and _has_symbols(series):
+        # A symbol without a value would have no place on a logarithmic axis.
+        rows = (row for row, value in zip(rows, series.y, strict=True) if value is not None)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    writer.writerows(rows)
     hidden = " || ".join(f"indata('hidden', 'value', {_quoted(key)})" for key in series.hidden_by)
     return {
         "name": f"s{number}",
@@ -347,11 +351,16 @@ def _marks(number: int, series: Series) -> list[Json]:
             return [_line(number, series)]
         case Marks():
             error = [_error(number, series)] if series.low else []
-            return [*error, _symbols(number, series)]
+            return [*error, *([_symbols(number, series)] if _has_symbols(series) else [])]
         case Boxes():
             return [_boxes(number, series)]
         case Rules():
             return _rules(number, series)
+
+
+def _has_symbols(series: Marks) -> bool:
+    """Else it has bars of error alone."""
+    return any(value is not None for value in series.y)
 
 
 def _mark(kind: str, number: int, encode: Json, *, interactive: bool = False) -> Json:
@@ -398,7 +407,6 @@ def _symbols(number: int, series: Marks) -> Json:
         "stroke": {"value": series.color},
         "strokeWidth": {"value": 3 if series.shape == "stroke" else 2},
         "fill": _shown("datum.hollow == 1", "transparent", series.color) if each else fill,
-        "opacity": _shown("isValid(datum.y)", 1, 0),
         **({"tooltip": {"field": "text"}} if series.hover else {}),
     }
     return {**_mark("symbol", number, encode, interactive=bool(series.hover)), "clip": False}

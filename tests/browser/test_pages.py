@@ -1,5 +1,6 @@
 """Every kind of page in a real browser: it draws itself without a request or an error, in light and dark, on paper and
-on a telephone; hovering, the legend and zooming do what they are there for."""
+on a telephone; hovering, the legend and zooming do what they are there for. Half a minute, most of it a browser's: what
+is drawn is only known once somebody has drawn it."""
 
 import re
 import shutil

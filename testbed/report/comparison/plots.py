@@ -141,6 +141,7 @@ def _figure(
     if not measured:
         return None
     paths, numbers = horizontal(comparison)
+    logarithmic = not linear and bool(numbers) and min(measured) > 0 and max(measured) / min(measured) > _LOG_RATIO
     groups = grouped(comparison, paths)
     labels = list(dict.fromkeys(point_name(point, paths) for point in comparison.points))
     places: Mapping[str, float] = numbers or {label: float(place) for place, label in enumerate(labels)}
@@ -150,6 +151,8 @@ def _figure(
         color = PALETTE[position % len(PALETTE)]
         for curve in curves:
             values = [curve.value(point.row()) for point in points]
+            if logarithmic:
+                values = [value if value is not None and value > 0 else None for value in values]
             if all(value is None for value in values):
                 continue
             texts = [point_name(point, paths) for point in points]
@@ -171,7 +174,6 @@ def _figure(
     series += [_example(curve, as_lines=bool(numbers)) for curve in curves if curve.dash or (several and numbers)]
     if any(point.degraded for point in comparison.points):
         series.append(_example(_DEGRADED, as_lines=bool(numbers)))
-    logarithmic = not linear and bool(numbers) and min(measured) > 0 and max(measured) / min(measured) > _LOG_RATIO
     return Figure(
         title=f"{title} over {', '.join(paths)}",
         height=_PLOT_HEIGHT,

@@ -28,6 +28,11 @@ def test_an_axis_holds_zero_or_its_categories_or_what_was_given() -> None:
     assert figure(x=Axis(categories=True, ticks={0.0: "a", 1.0: "b"})).domain("x") == (-0.5, 1.5)
 
 
+def test_a_logarithmic_axis_begins_at_the_least_number_above_zero() -> None:
+    line = Line(name="a", color="red", x=[0.0, 2.0, 3.0], y=[-5.0, 0.0, 7.0])
+    assert figure(line, x=Axis(log=True)).domain("x") == (2.0, 3.0)
+
+
 @pytest.mark.parametrize("log", [False, True])
 def test_one_value_or_none_is_not_an_axis_of_no_length(log: bool) -> None:
     one = Line(name="a", color="red", x=[2.0], y=[3.0])

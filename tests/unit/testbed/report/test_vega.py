@@ -72,6 +72,19 @@ def test_labels_are_those_that_were_given(log: bool) -> None:
         assert f">{word}<" in svg
 
 
+def test_what_has_no_place_on_a_logarithmic_axis_is_left_out() -> None:
+    line = Line(name="a", color="#123456", x=[1, 10, 100], y=[1, None, 100])
+    marks = Marks(name="b", color="#654321", x=[1, 10, 100], y=[1, None, 100], low=[1, None, 90], high=[1, None, 110])
+    ends = Marks(name="c", color="#abcdef", x=[1], y=[None], low=[2], high=[5])
+    svg = drawn(
+        figure(line, marks, ends, x=Axis(log=True, ticks={1: "1"}), y=Axis(log=True, ticks={1: "1", 100: "100"}))
+    )
+    assert "NaN" not in svg
+    assert "Infinity" not in svg
+    assert len(re.findall(r"mark-symbol role-mark[^>]*>((?:<path[^>]*>(?:</path>)?)+)", svg)) == 1
+    assert svg.count('stroke="#abcdef"') >= 1, "the bar of error is there"
+
+
 def test_on_a_page_colours_are_the_pages_and_the_width_that_of_its_place() -> None:
     assert vega.PAGE["axis"]["labelColor"] == "var(--ink)"
     made = vega.on_page(figure(*EVERYTHING, zoom=True))

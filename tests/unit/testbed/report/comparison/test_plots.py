@@ -205,3 +205,27 @@ def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
     assert figure is not None
     assert figure.y.log
     assert {200.0: "200", 1000.0: "1000", 2000.0: "2000"}.items() <= figure.y.ticks.items()
+
+
+def test_theory_of_nothing_has_no_place_on_a_logarithmic_axis(summary: Summary) -> None:
+    took = summary.allreduce
+    assert took is not None
+    whole = comparison([{"link.rate": rate} for rate in RATES], summary)
+    points = tuple(
+        replace(
+            point,
+            runs=(
+                summary.model_copy(
+                    update={
+                        "allreduce": took.model_copy(update={"time_s": factor, "bound_s": 0.0 if factor == 1 else 0.5})
+                    }
+                ),
+            ),
+        )
+        for point, factor in zip(whole.points, (1, 10, 100), strict=True)
+    )
+    figure = plots.allreduce(replace(whole, points=points))
+    assert figure is not None
+    assert figure.y.log
+    (bound,) = [line for line in lines(figure) if line.dash == "dot"]
+    assert sorted(bound.y, key=str) == [500.0, 500.0, None]
