@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.metrics.server import reopen_command
 from testbed.record import number_text
-from testbed.record.reader import Record
+from testbed.record.reader import DOCUMENTS, Record
 from testbed.record.writer import replace_text
 from testbed.report import plots, vega, wording
 from testbed.report.drawing import script, write_pictures
@@ -21,6 +21,8 @@ from testbed.report.markdown import run_markdown
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+_LONGEST_DOCUMENT: Final = 100_000
+"""Characters: a plan of many nodes has more than all figures together."""
 _FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeline, plots.loss)
 
 
@@ -39,17 +41,19 @@ def write_report(record: Record, *, pictures: bool = False) -> Path:
         median_iteration=plots.median_iteration(record),
         critical_path=plots.critical_path(record),
         **inlined(figures),
-        documents={
-            "Plan": record.plan,
-            "Environment": record.environment,
-            "Calibration": record.calibration,
-        },
+        documents={name.capitalize(): _document(getattr(record, name), f"{name}.json") for name in DOCUMENTS},
     )
     path = record.path / "report.html"
     replace_text(path, page)
     drawn = write_pictures(path, figures) if pictures else []
     replace_text(path.with_suffix(".md"), run_markdown(record.summary, drawn, record.path))
     return path
+
+
+def _document(content: Mapping[str, Any], file: str) -> str:
+    """As text; of one that would make most of the page only where it is."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_DOCUMENT else f"{number_text.size_text(len(text))}: {file} beside this page"
 
 
 def record_figures(record: Record) -> dict[str, Figure]:
@@ -99,6 +103,5 @@ def template(name: str) -> Any:
         shaping_accuracy=wording.shaping_accuracy,
         measured_on=wording.measured_on,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
-        pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),
     )
     return environment.get_template(name)

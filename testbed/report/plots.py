@@ -61,10 +61,12 @@ _NUM_LINES: Final = 8
 """More link directions than this overlap as lines and become a heat map."""
 _NUM_POINTS: Final = 2000
 """Per direction. Counters are cumulative, so leaving samples out averages over the longer interval."""
-_NUM_CELLS: Final = 8000
+_NUM_CELLS: Final = 5000
 """Of a heat map: with more, a browser draws for seconds."""
 _NUM_COLUMNS: Final = 220
 """Of a heat map, at most: each is some pixels wide."""
+_NUM_SPANS: Final = 4000
+"""Of workers' computing and buckets; beyond it only some of the workers are drawn."""
 _NUM_CHANGES: Final = 30
 """More changes than this are not marked: their words would cover the plot."""
 _NUM_BARS: Final = 400
@@ -270,6 +272,10 @@ def timeline(record: Record) -> Figure | None:
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     bars = _Bars(origin_s, record.summary.dilation)
     rows = last_ready_s(record.iterations.filter(this), in_step=_in_step(record)).sort("rank")
+    # A bucket waits and is in service; computing has some parts.
+    num_spans = 2 * record.buckets.filter(this).height / rows.height + 6
+    num_drawn = min(rows.height, max(1, math.floor(_NUM_SPANS / num_spans)))
+    this, rows = this & (pl.col("rank") < num_drawn), rows.filter(pl.col("rank") < num_drawn)
     for row in rows.iter_rows(named=True):
         worker = f"w{row['rank']}"
         for name, begin_s, end_s in iteration_parts(row, row["last_s"]):
@@ -279,11 +285,12 @@ def timeline(record: Record) -> Figure | None:
     ):
         _draw_buckets(bars, int(rank), buckets)
     num_workers = record.summary.num_workers
+    among = f", the first {num_drawn} of {num_workers} workers" if num_drawn < num_workers else ""
     return Figure(
         title=f"One median iteration, number {index}",
-        height=20 + num_workers * round(max(24.0, min(70.0, 900 / num_workers))),
-        x=Axis(title="milliseconds", zero=True),
-        y=_rows([f"w{rank}" for rank in range(num_workers)]),
+        height=20 + num_drawn * round(max(24.0, min(70.0, 900 / num_drawn))),
+        x=Axis(title=f"milliseconds{among}", zero=True),
+        y=_rows([f"w{rank}" for rank in range(num_drawn)]),
         series=bars.series(),
         zoom=True,
     )

@@ -136,6 +136,13 @@ def test_a_run_that_failed_early_has_a_page_without_figures(record: Make) -> Non
     assert made.figures == {}
 
 
+def test_a_document_that_would_be_most_of_the_page_is_named_instead(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    text = page(replace(loaded, plan={"nodes": ["x" * 50] * 3000})).text
+    assert re.search(r"Plan1\d\d kB: plan.json beside this page", text)
+    assert '"model": "<any>"' in text, "of the environment"
+
+
 def test_a_name_cannot_break_out_of_the_page(record: Make) -> None:
     made = page(record(name="</script><script>alert(1)</script>", num_iterations=2))
     assert "</script><script>alert(1)</script>" in made.text, "shown as text"
