@@ -256,7 +256,7 @@ def _legend(names: Sequence[str], beside: Axis, spare: float) -> Json:
     axis = f"max({_AXIS_WIDTH}, min({_LARGEST_LABEL} * outer, {round(longest * _CHARACTER_WIDTH + 10)}))"
     num_characters = max(len(name) for name in names)
     column = round(num_characters * (_CHARACTER_WIDTH + spare) + _SYMBOL_WIDTH)
-    # What room symbols take is asked before there are entries with an index.
+    # Vega wants to know what room symbols take before there are entries with an index.
     each = "swatches[datum.index || 0]"
     gone = "indata('hidden', 'value', datum.value)"
     symbol = {key: {"signal": f"{each}.{key}"} for key in ("shape", "fill", "stroke", "strokeDash", "strokeWidth")}
@@ -297,10 +297,10 @@ def _swatch(series: Series) -> Json:
 
 def _data(number: int, series: Series, *, toggled: bool) -> Json:
     columns = _columns(series)
-    rows = zip(*columns.values(), strict=True)
+    rows = list(zip(*columns.values(), strict=True))
     if isinstance(series, Marks) and _has_symbols(series):
         # A symbol without a value would have no place on a logarithmic axis.
-        rows = (row for row, value in zip(rows, series.y, strict=True) if value is not None)
+        rows = [row for row, value in zip(rows, series.y, strict=True) if value is not None]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

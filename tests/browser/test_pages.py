@@ -109,7 +109,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     summary = make_record(folder / "plain", Scenario(num_iterations=10)).summary
     assert summary.outcome == "valid"
     large = make_record(folder / "large", Scenario(num_workers=64, bucket_bytes=(1 << 18,) * 80, num_iterations=12))
-    documents = {name: {"nodes": ["x" * 50] * 10_000} for name in ("plan", "environment", "calibration")}
+    document = {"nodes": ["x" * 50] * 10_000}
     long = make_record(folder / "long", Scenario(num_iterations=600, bucket_bytes=(1 << 20,) * 2))
     rates = [{"link.rate": rate, "compression": kind} for rate in ("10mbit", "100mbit", "1gbit") for kind in ("a", "b")]
     names = [{"collective": f"a_collective_with_a_long_name_{number}"} for number in range(6)]
@@ -124,7 +124,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     return {
         "run": write_report(changed(folder / "run")),
-        "large run": write_report(replace(large, **documents)),
+        "large run": write_report(replace(large, plan=document, environment=document, calibration=document)),
         "long run": write_report(long),
         "quantities": write_sweep(comparison(rates, summary, folder / "rates-sweep")),
         "names": write_sweep(comparison(names, summary, folder / "names-sweep")),
