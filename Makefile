@@ -15,7 +15,7 @@ help: ## say what there is
 setup: ## install what is missing: system packages, .venv, this package (TORCH_INDEX=url names an index for torch)
 	@tools/setup.sh
 
-setup-tests: ## the same, and what `make test` needs beside: Docker, whose service stays off
+setup-tests: ## the same, and what `make test` needs beside: Docker, whose service stays off, and Chromium
 	@tools/setup.sh tests
 
 demo: setup ## train a real model over an emulated network and say where the time went (root)
@@ -27,7 +27,7 @@ check: setup ## the fast gate, without root: ruff, mypy, import-linter, tests th
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(UNPRIVILEGED)
+	@$(UNPRIVILEGED) -m "not privileged and not slow and not browser"
 
 test: setup-tests ## the whole check: everything above and the tests on real namespaces (root, 20 minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for network namespaces: run 'sudo make test' (or 'make check' without)" >&2; exit 3; }

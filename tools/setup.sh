@@ -3,7 +3,7 @@
 # Idempotent: a stamp over the files that decide the installation makes the second call return at once.
 #
 #   tools/setup.sh          what every command needs
-#   tools/setup.sh tests    and what tests need beside: Docker, whose service is not started
+#   tools/setup.sh tests    and what tests need beside: Docker, whose service is not started, and Chromium
 #
 #   TORCH_INDEX=<url>   an extra package index for torch's CPU wheels (optional)
 #   PYTHON=<python>     the interpreter for .venv (default: the first python3.11 or newer on PATH)
@@ -18,8 +18,8 @@ programs=(mnexec ethtool tc ip nsenter sysctl ifconfig brctl iptables-restore cc
 packages=(mininet iproute2 ethtool net-tools bridge-utils procps util-linux iptables gcc libc6-dev wireshark-common tshark
           clang libbpf-dev prometheus iperf3)
 if [ "${1:-}" = tests ]; then
-  programs+=(docker dockerd containerd runc)
-  packages+=(docker.io)
+  programs+=(docker dockerd containerd runc chromium)
+  packages+=(docker.io chromium)
 fi
 missing=()
 for program in "${programs[@]}"; do

@@ -26,7 +26,7 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write report.html of a record again, and print its summary.
+    """Write report.html and report.md of a record again, its figures as SVG and PNG beside them, and print its summary.
 
     Examples:
 
@@ -42,7 +42,7 @@ def report(
     loaded = load_record(record)
     if trace is not None:
         write_trace(loaded, trace)
-    path = write_report(loaded)
+    path = write_report(loaded, pictures=True)
     if as_json:
         traced = {} if trace is None else {"trace": str(trace)}
         emit({"report": str(path), **traced, "summary": loaded.summary.model_dump(mode="json", by_alias=True)})

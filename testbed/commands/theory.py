@@ -60,7 +60,7 @@ def advise(
         typer.Option(
             "--page",
             dir_okay=False,
-            help="Write a page with the picture: scaling factor over rate.",
+            help="Write a page with the picture, scaling factor over rate; and the picture as SVG and PNG beside it.",
             metavar="FILE.html",
         ),
     ] = None,

@@ -62,6 +62,8 @@ class Numbers(_Part):
 
     needs_model: ClassVar[bool] = False
     """Whether the points' numbers by the claim's `model` decide which of them count."""
+    in_units_of_over: ClassVar[bool] = False
+    """Whether the number is a place on the other axis, and its unit not that of the points' values."""
 
     @abstractmethod
     def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
@@ -171,6 +173,7 @@ class First(Numbers):
     """The smallest `over` at which the value is at least a level, by a straight line between neighbours."""
 
     kind: Literal["first"]
+    in_units_of_over: ClassVar[bool] = True
     over: str
     level: float
 
@@ -190,6 +193,7 @@ class Crossing(Numbers):
     their ratio: where one way becomes worse than the other."""
 
     kind: Literal["crossing"]
+    in_units_of_over: ClassVar[bool] = True
     over: str
     of: Mapping[str, Any]
     """The settings of those that are below at first."""

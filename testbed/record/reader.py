@@ -14,7 +14,8 @@
       stages.parquet      one row per worker and stretch of starting or reading data (STAGE_SCHEMA)
       waits.parquet       one row per stretch in which threads of a host waited for a core (WAIT_SCHEMA)
       summary.json        the contract for scripts (testbed.record.summary)
-      report.html         the same for people
+      report.html         the same for people; report.md the same as Markdown
+      report-figures/     its figures as SVG and PNG, where `testbed report` wrote them
       captures/<link>.pcapng  where `testbed run --capture` requested it
       prometheus/         configuration, rules and data, where `testbed run --prometheus` requested it
       logs/<process>.log

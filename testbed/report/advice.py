@@ -5,8 +5,9 @@ from typing import Final
 
 from testbed.record.number_text import percent_text, rate_text
 from testbed.record.writer import replace_text
+from testbed.report.drawing import write_pictures
+from testbed.report.figures import GREY, PALETTE, Axis, Figure, Line, Marks, Series, rounded
 from testbed.report.page import inlined, template
-from testbed.report.plots import GREY, PALETTE, Figure, rounded
 from testbed.report.terminal.advice import REACH, fusion_text, headline, price
 from testbed.theory.advise import ETHERNET_BPS, Advice, Setting, curve
 
@@ -16,7 +17,8 @@ _FIRST_BPS: Final = 1e9
 
 
 def write_advice(advice: Advice, trace: str, path: Path) -> None:
-    """Write the page. Raises MissingRequirementError where that cannot be."""
+    """Write the page, and its figure beside it. Raises MissingRequirementError where that cannot be."""
+    figures = {"scaling": scaling_figure(advice)}
     page = template("advice.html.j2").render(
         advice=advice,
         trace=trace,
@@ -24,13 +26,14 @@ def write_advice(advice: Advice, trace: str, path: Path) -> None:
         reach=REACH,
         fusion=fusion_text(advice.today),
         changes=[(change, price(change, advice.today)) for change in advice.changes],
-        **inlined({"scaling": scaling_figure(advice)}),
+        **inlined(figures),
     )
     replace_text(path, page)
+    write_pictures(path, figures)
 
 
 def scaling_figure(advice: Advice) -> Figure:
-    """The scaling factor over the links' rate, today and after each change, as plotly's JSON."""
+    """The scaling factor over the links' rate, today and after each change, as a figure."""
     today = advice.today
     # The links' own change is to go along the curve of today.
     changed = [change for change in advice.changes if change.name != "links"]
@@ -39,54 +42,41 @@ def scaling_figure(advice: Advice) -> Figure:
         *((price(change, today), change.setting) for change in changed),
     ]
     rates_bps = _rates(today.rate_bps)
-    data: list[Figure] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "x": [rate_bps / 1e9 for rate_bps in rates_bps],
-            "y": [rounded(100 * value) for value in curve(setting, rates_bps)],
-            "line": {"color": PALETTE[number % len(PALETTE)], "width": 2.5 if number == 0 else 1.5, "dash": "dash"},
-            "hovertemplate": f"{name}<br>%{{x:.3g}} Gbit/s: %{{y:.3g}} %<extra></extra>",
-        }
+    places = [rounded(rate_bps / 1e9) for rate_bps in rates_bps]
+    series: list[Series] = [
+        Line(
+            name=name,
+            color=PALETTE[number % len(PALETTE)],
+            x=places,
+            y=[rounded(100 * value) for value in curve(setting, rates_bps)],
+            dash="dash",
+            width=2.5 if number == 0 else 1.5,
+        )
         for number, (name, setting) in enumerate(settings)
     ]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": f"today, {rate_text(today.rate_bps)}",
-            "x": [today.rate_bps / 1e9],
-            "y": [rounded(100 * today.scaling_factor)],
-            "marker": {"symbol": "circle-open", "size": 13, "color": PALETTE[0], "line": {"width": 3}},
-            "hovertemplate": "today: %{y:.3g} %<extra></extra>",
-        }
+    series.append(
+        Marks(
+            name=f"today, {rate_text(today.rate_bps)}",
+            color=PALETTE[0],
+            x=[rounded(today.rate_bps / 1e9)],
+            y=[rounded(100 * today.scaling_factor)],
+            size=13,
+            hollow=True,
+            hover=[f"today: {100 * today.scaling_factor:.3g} %"],
+        )
     )
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"target, {percent_text(advice.target)}",
-            "x": [rates_bps[0] / 1e9, rates_bps[-1] / 1e9],
-            "y": [100 * advice.target] * 2,
-            "line": {"color": GREY, "width": 1},
-            "hoverinfo": "skip",
-        }
+    target = f"target, {percent_text(advice.target)}"
+    series.append(
+        Line(name=target, color=GREY, x=[places[0], places[-1]], y=[100 * advice.target] * 2, width=1, readout=False)
     )
     ticks = [rate_bps / 1e9 for rate_bps in ETHERNET_BPS if rates_bps[0] <= rate_bps <= rates_bps[-1]]
-    return {
-        "data": data,
-        "layout": {
-            "height": 420 + 19 * len(data),
-            "xaxis": {
-                "type": "log",
-                "title": {"text": "rate of each worker's link, Gbit/s"},
-                "tickvals": ticks,
-                "ticktext": [f"{tick:g}" for tick in ticks],
-            },
-            "yaxis": {"title": {"text": "scaling factor, %, predicted"}, "range": [0, 102]},
-        },
-    }
+    return Figure(
+        title="Scaling factor over the rate of links, predicted",
+        height=380,
+        x=Axis(title="rate of each worker's link, Gbit/s", log=True, ticks={tick: f"{tick:g}" for tick in ticks}),
+        y=Axis(title="scaling factor, %, predicted", ends=(0, 102)),
+        series=series,
+    )
 
 
 def _rates(today_bps: float) -> list[float]:

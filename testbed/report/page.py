@@ -1,6 +1,6 @@
-"""report.html: the record for people, in one file that opens offline.
+"""report.html: the record for people, in one file that opens offline, and report.md beside it.
 
-The page holds its numbers as text, so it reads without JavaScript; plotly.js is inlined once and draws the figures.
+The page holds its numbers as text, so it reads without JavaScript; Vega is inlined once and draws the figures.
 """
 
 import json
@@ -11,46 +11,65 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.metrics.server import reopen_command
 from testbed.record import number_text
-from testbed.record.reader import Record
+from testbed.record.reader import DOCUMENTS, Record
 from testbed.record.writer import replace_text
-from testbed.report import plots, wording
+from testbed.report import plots, vega, wording
+from testbed.report.drawing import script, write_pictures
+from testbed.report.figures import Figure
+from testbed.report.markdown import run_markdown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+_LONGEST_DOCUMENT: Final = 100_000
+"""Characters: a plan of many nodes has more than all figures together."""
 _FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeline, plots.loss)
 
 
-def write_report(record: Record) -> Path:
-    """Write, or write again, the record's report.html and return its path. Raises MissingRequirementError."""
-    figures = {make.__name__: figure for make in _FIGURES if (figure := make(record)) is not None}
+def write_report(record: Record, *, pictures: bool = False) -> Path:
+    """Write, or write again, the record's report.html and report.md, and return the page's path.
+
+    `pictures`: its figures as SVG and PNG too, in `report-figures`, which takes a second or two that runs do without.
+    Raises MissingRequirementError.
+    """
+    figures = record_figures(record)
     page = template("report.html.j2").render(
         record=record,
         summary=record.summary,
         wording=wording,
         reopen_command=reopen_command(record.path),
         median_iteration=plots.median_iteration(record),
+        critical_path=plots.critical_path(record),
         **inlined(figures),
-        documents={
-            "Plan": record.plan,
-            "Environment": record.environment,
-            "Calibration": record.calibration,
-        },
+        documents={name.capitalize(): _document(getattr(record, name), f"{name}.json") for name in DOCUMENTS},
     )
     path = record.path / "report.html"
     replace_text(path, page)
+    drawn = write_pictures(path, figures) if pictures else []
+    replace_text(path.with_suffix(".md"), run_markdown(record.summary, drawn, record.path))
     return path
 
 
-def inlined(figures: Mapping[str, plots.Figure]) -> dict[str, Any]:
-    """What a page needs to draw its figures offline: their names, their JSON, and plotly.js if there are any."""
-    from plotly.offline import get_plotlyjs
+def _document(content: Mapping[str, Any], file: str) -> str:
+    """As text; of one that would make most of the page only where it is."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_DOCUMENT else f"{number_text.size_text(len(text))}: {file} beside this page"
 
+
+def record_figures(record: Record) -> dict[str, Figure]:
+    """Those that the run left something to draw for, by name."""
+    return {make.__name__: figure for make in _FIGURES if (figure := make(record)) is not None}
+
+
+def inlined(figures: Mapping[str, Figure]) -> dict[str, Any]:
+    """What a page needs to draw its figures offline: their names, their JSON, and Vega if there are any."""
+    drawn = {name: {"spec": vega.on_page(each), "readouts": vega.readouts(each)} for name, each in figures.items()}
+    text = json.dumps({"config": vega.PAGE, "figures": drawn}, separators=(",", ":"), allow_nan=False)
     return {
         "figures": set(figures),
         # `</script>` inside a string would end the element that carries it.
-        "figures_json": json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        "plotly_js": get_plotlyjs() if figures else "",
+        "figures_json": text.replace("<", "\\u003c"),
+        "vega_script": script() if figures else "",
     }
 
 
@@ -84,6 +103,5 @@ def template(name: str) -> Any:
         shaping_accuracy=wording.shaping_accuracy,
         measured_on=wording.measured_on,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
-        pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),
     )
     return environment.get_template(name)

@@ -1,10 +1,11 @@
-"""The report's figures as plain plotly JSON: data decided here, drawn by the browser.
+"""The figures of a run, in the record's own numbers.
 
-Every function takes a record and returns `{"data": [...], "layout": {...}}`, or None where the run left nothing to
-draw. Times are virtual seconds or milliseconds from the first measured iteration. Colours hold on light and dark
-backgrounds; fonts and grids are coloured by the page.
+Every function takes a record and returns a figure, or None where the run left nothing to draw. Times are virtual
+seconds or milliseconds from the first measured iteration.
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,20 +17,31 @@ from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.reader import Record
 from testbed.record.summary import LinkSummary
 from testbed.report import wording
+from testbed.report.critical_path import Step
+from testbed.report.critical_path import critical_path as find_critical_path
+from testbed.report.figures import (
+    AMBER,
+    BLUE,
+    DARK_TEAL,
+    GREY,
+    NAVY,
+    PALETTE,
+    PURPLE,
+    RED,
+    TEAL,
+    Axis,
+    Boxes,
+    Figure,
+    Line,
+    Marks,
+    Rules,
+    Series,
+    rounded,
+)
 from testbed.report.lanes import Lanes
 from testbed.verdict.changes import RateHistory
 from testbed.verdict.parts import PARTS, per_iteration
 
-Figure = dict[str, Any]
-
-BLUE: Final = "#4c8dd6"
-NAVY: Final = "#2f63a8"
-RED: Final = "#e4572e"
-GREY: Final = "#9aa0a6"
-AMBER: Final = "#f0b429"
-TEAL: Final = "#2a9d8f"
-DARK_TEAL: Final = "#1d6f65"
-PURPLE: Final = "#8e6bbf"
 _PART_COLORS: Final = {
     "data": TEAL,
     "host to device": DARK_TEAL,
@@ -40,15 +52,25 @@ _PART_COLORS: Final = {
     "optimizer": PURPLE,
     "other": GREY,
 }
-PALETTE: Final = (BLUE, RED, TEAL, AMBER, PURPLE, "#d6619e", "#7a9a3a", GREY)
-_HEAT: Final = [[0, "rgba(76,141,214,0.05)"], [0.5, "rgba(76,141,214,0.55)"], [0.9, BLUE], [1, NAVY]]
+PARTS_COLORS: Final = (BLUE, TEAL, AMBER, RED, PURPLE, GREY)
+"""Of the parts of an iteration, in their order."""
+WHOLE: Final = "whole bars"
+"""The name of what only hovering shows."""
 
 _NUM_LINES: Final = 8
 """More link directions than this overlap as lines and become a heat map."""
 _NUM_POINTS: Final = 2000
 """Per direction. Counters are cumulative, so leaving samples out averages over the longer interval."""
+_NUM_CELLS: Final = 5000
+"""Of a heat map: with more, a browser draws for seconds."""
+_NUM_COLUMNS: Final = 220
+"""Of a heat map, at most: each is some pixels wide."""
+_NUM_SPANS: Final = 4000
+"""Of workers' computing and buckets; beyond it only some of the workers are drawn."""
 _NUM_CHANGES: Final = 30
 """More changes than this are not marked: their words would cover the plot."""
+_NUM_BARS: Final = 400
+"""More iterations than this are drawn as means of some."""
 _NUM_MARKS: Final = 150
 """More iterations than this are not marked one by one."""
 
@@ -60,35 +82,35 @@ def utilization(record: Record) -> Figure | None:
         return None
     start_s, end_s = window
     shaped = [link for link in record.summary.links if link.utilization_mean is not None]
-    series = {f"{link.from_} → {link.to}": _utilization(record, link, start_s, end_s) for link in shaped}
-    series = {name: frame for name, frame in series.items() if frame.height}
-    if not series:
+    lines = len(shaped) <= _NUM_LINES
+    most = _NUM_POINTS if lines else min(_NUM_COLUMNS, _NUM_CELLS // len(shaped))
+    frames = {f"{link.from_} → {link.to}": _utilization(record, link, start_s, end_s, most) for link in shaped}
+    frames = {name: frame for name, frame in frames.items() if frame.height}
+    if not frames:
         return None
-    lines = len(series) <= _NUM_LINES
-    marks = iterations["start_s"].to_list() if iterations.height <= _NUM_MARKS else []
-    layout = {
-        "height": 340 if lines else 150 + 17 * len(series),
-        "xaxis": {"title": {"text": "seconds"}},
-        "shapes": [
-            {
-                "type": "line",
-                "yref": "paper",
-                "y0": 0,
-                "y1": 1,
-                "x0": rounded((at_s - start_s) / record.summary.dilation),
-                "x1": rounded((at_s - start_s) / record.summary.dilation),
-                "line": {"width": 1, "color": "rgba(140,140,140,0.25)"},
-                "layer": "below" if lines else "above",
-            }
-            for at_s in marks
-        ],
-    }
-    _mark_changes(layout, record, end_s=(end_s - start_s) / record.summary.dilation)
+    starts = iterations["start_s"].to_list() if iterations.height <= _NUM_MARKS else []
+    at_s = [rounded((moment_s - start_s) / record.summary.dilation) for moment_s in starts]
+    marks = Rules(name="starts of iterations", color="#8c8c8c40", x=at_s)
+    changes = _changes(record, end_s=(end_s - start_s) / record.summary.dilation)
+    seconds = Axis(title="seconds")
+    title = "Utilisation of links"
     if lines:
-        layout["yaxis"] = {"title": {"text": "utilisation"}, "ticksuffix": " %", "rangemode": "tozero"}
-        return {"data": _utilization_lines(series), "layout": layout}
-    layout["yaxis"] = {"autorange": "reversed", "automargin": True, "dtick": 1, "showgrid": False}
-    return {"data": [_utilization_heat(series)], "layout": layout}
+        share = Axis(title="utilisation", suffix=" %", zero=True)
+        series: list[Series] = [marks, *_utilization_lines(frames), *changes]
+        return Figure(title=title, height=260, x=seconds, y=share, series=series, zoom=True)
+    return Figure(
+        title=title,
+        height=20 + 17 * len(frames),
+        x=Axis(title="seconds", grid=False),
+        y=_rows(list(frames)),
+        series=[_utilization_heat(frames), marks, *changes],
+        zoom=True,
+    )
+
+
+def _rows(names: Sequence[str]) -> Axis:
+    """A row for each name, the first on top."""
+    return Axis(ticks=dict(enumerate(names)), categories=True, ends=(len(names) - 0.5, -0.5), grid=False)
 
 
 def rates(record: Record) -> Figure | None:
@@ -99,148 +121,145 @@ def rates(record: Record) -> Figure | None:
     if window is None or not links:
         return None
     start_s, end_s = window
-    data: list[Figure] = []
+    series: list[Series] = []
     for position, link in enumerate(links):
         color, name = PALETTE[position % len(PALETTE)], f"{link.from_} → {link.to}"
-        frame = _utilization(record, link, start_s, end_s)
+        frame = _utilization(record, link, start_s, end_s, _NUM_POINTS)
         history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
         at_s = np.array([start_s, *frame["at_s"].to_numpy() * record.summary.dilation + start_s])
         could_bps = history.bits(at_s[:-1], at_s[1:]) / np.maximum(np.diff(at_s), 1e-9)
-        used = frame["percent"].to_numpy() / 100 * could_bps
+        used_bps = frame["percent"].to_numpy() / 100 * could_bps
         edges_s, requested_bps = history.steps(start_s, end_s)
-        for text, x, values, line in (
-            ("requested", (edges_s - start_s) / record.summary.dilation, requested_bps, {"dash": "dot", "shape": "hv"}),
-            ("used", frame["at_s"].to_numpy(), used, {}),
-        ):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "name": f"{name} {text}",
-                    "x": [rounded(float(value)) for value in x],
-                    "y": [rounded(float(value) / 1e6) for value in values],
-                    "line": {"color": color, "width": 1.5, **line},
-                    "hovertemplate": "%{y:.4g} Mbit/s at %{x:.2f} s",
-                }
-            )
-    layout: Figure = {
-        "height": 340,
-        "xaxis": {"title": {"text": "seconds"}},
-        "yaxis": {"title": {"text": "Mbit/s"}, "rangemode": "tozero"},
-        "shapes": [],
-    }
-    _mark_changes(layout, record, end_s=(end_s - start_s) / record.summary.dilation)
-    return {"data": data, "layout": layout}
+        requested = Line(
+            name=f"{name} requested",
+            color=color,
+            x=[rounded(float(edge_s - start_s) / record.summary.dilation) for edge_s in edges_s],
+            y=[rounded(float(rate_bps) / 1e6) for rate_bps in requested_bps],
+            dash="dot",
+            step=True,
+        )
+        used = Line(
+            name=f"{name} used",
+            color=color,
+            x=[rounded(value) for value in frame["at_s"]],
+            y=[rounded(float(rate_bps) / 1e6) for rate_bps in used_bps],
+        )
+        series += [requested, used]
+    return Figure(
+        title="Rates of links that changed",
+        height=260,
+        x=Axis(title="seconds"),
+        y=Axis(title="Mbit/s", zero=True),
+        series=[*series, *_changes(record, end_s=(end_s - start_s) / record.summary.dilation)],
+        zoom=True,
+    )
 
 
-def _mark_changes(layout: Figure, record: Record, *, end_s: float) -> None:
+def _changes(record: Record, *, end_s: float) -> list[Rules]:
     """A vertical line and its words at every change within the measured iterations; a trace has one, at its first."""
     found = [change for change in record.summary.changes if 0 <= change.at_s <= end_s][:_NUM_CHANGES]
-    for change in found:
-        at = rounded(change.at_s)
-        layout["shapes"].append(
-            {
-                "type": "line",
-                "yref": "paper",
-                "y0": 0,
-                "y1": 1,
-                "x0": at,
-                "x1": at,
-                "line": {"width": 1.5, "dash": "dash", "color": PURPLE},
-            }
-        )
-        layout.setdefault("annotations", []).append(
-            {
-                "x": at,
-                "y": 1,
-                "yref": "paper",
-                "text": wording.change_text(change, short=True),
-                "textangle": -90,
-                "xanchor": "right",
-                "yanchor": "top",
-                "showarrow": False,
-                "font": {"size": 11, "color": PURPLE},
-            }
-        )
+    if not found:
+        return []
+    texts = [wording.change_text(change, short=True) for change in found]
+    at_s = [rounded(change.at_s) for change in found]
+    return [Rules(name="changes", color=PURPLE, x=at_s, texts=texts, width=1.5, dash="dash")]
 
 
 def breakdown(record: Record) -> Figure | None:
-    """The parts of every measured iteration, stacked: means over workers."""
+    """The parts of every measured iteration, stacked: means over workers; of a long run means over some iterations."""
     iterations = _measured(record)
     if iterations.is_empty():
         return None
-    colors = (BLUE, TEAL, AMBER, RED, PURPLE, GREY)
-    names = (name for name, *_ in wording.PARTS)
-    parts = tuple(zip(names, PARTS, colors, strict=True))
-    return {
-        "data": [
-            {
-                "type": "bar",
-                "name": name,
-                "x": iterations["index"].to_list(),
-                "y": _milliseconds(iterations[column]),
-                "marker": {"color": color, "line": {"width": 0}},
-                "hovertemplate": "%{y:.4g} ms",
-            }
-            for name, column, color in parts
-        ]
-        + _predicted_line(record, iterations["index"].to_list()),
-        "layout": {
-            "height": 320,
-            "barmode": "stack",
-            "bargap": 0.15 if iterations.height <= _NUM_MARKS else 0,
-            "hovermode": "x unified",
-            "xaxis": {"title": {"text": "measured iteration"}},
-            "yaxis": {"title": {"text": "milliseconds"}},
-        },
-    }
+    each = math.ceil(iterations.height / _NUM_BARS)
+    grouped = iterations.with_columns(bar=pl.col("index") // each).group_by("bar", maintain_order=True)
+    bars = grouped.agg(pl.col(*PARTS).mean(), first=pl.col("index").min(), last=pl.col("index").max())
+    parts = {name: _milliseconds(bars[column]) for (name, *_), column in zip(wording.PARTS, PARTS, strict=True)}
+    names = [
+        f"iteration {first}" if first == last else f"iterations {first} to {last}, mean"
+        for first, last in zip(bars["first"], bars["last"], strict=True)
+    ]
+    places = [(first + last) / 2 for first, last in zip(bars["first"], bars["last"], strict=True)]
+    half = each * (0.42 if bars.height <= _NUM_MARKS else 0.5)
+    indices: list[int] = iterations["index"].to_list()
+    return Figure(
+        title="The parts of every iteration",
+        height=250,
+        x=Axis(
+            title="measured iteration" if each == 1 else f"measured iteration, means of {each}",
+            ends=(indices[0] - 0.6, indices[-1] + 0.6),
+            whole=True,
+            grid=False,
+        ),
+        y=Axis(title="milliseconds", zero=True),
+        series=[*stacked(parts, places, half, names), *_predicted_line(record, indices)],
+    )
 
 
-def _predicted_line(record: Record, indices: list[int]) -> list[Figure]:
+def stacked(
+    parts: Mapping[str, Sequence[float]],
+    places: Sequence[float],
+    half: float,
+    names: Sequence[str],
+    *,
+    horizontal: bool = False,
+) -> list[Boxes]:
+    """Bars around the places, `half` to each side, whose pieces are the parts of an iteration, in milliseconds, one
+    upon the other. A box around each whole bar, which cannot be seen, says its name and all parts."""
+    before, after = [place - half for place in places], [place + half for place in places]
+
+    def box(name: str, color: str, low: Sequence[float], high: Sequence[float], **more: Any) -> Boxes:
+        left, right, bottom, top = (low, high, before, after) if horizontal else (before, after, low, high)
+        return Boxes(name=name, color=color, left=left, right=right, bottom=bottom, top=top, **more)
+
+    made, reached = [], np.zeros(len(places))
+    for (name, values), color in zip(parts.items(), PARTS_COLORS, strict=True):
+        low, reached = reached, reached + np.array(values)
+        made.append(box(name, color, [rounded(value) for value in low], [rounded(value) for value in reached]))
+    texts = [
+        "\n".join((name, *(f"{part} {value:.4g} ms" for part, value in zip(parts, values, strict=True))))
+        for name, *values in zip(names, *parts.values(), strict=True)
+    ]
+    whole = [rounded(value) for value in reached]
+    return [*made, box(WHOLE, "transparent", [0.0] * len(places), whole, in_legend=False, hover=texts)]
+
+
+def _predicted_line(record: Record, indices: Sequence[int]) -> list[Line]:
     """The predicted mean of all iterations, dashed; nothing where none was predicted."""
     prediction = record.summary.prediction
     if prediction is None or prediction.iteration_time_s is None:
         return []
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "predicted mean",
-            "x": [indices[0] - 0.5, indices[-1] + 0.5],
-            "y": [rounded(1e3 * prediction.iteration_time_s)] * 2,
-            "line": {"color": GREY, "width": 1.5, "dash": "dash"},
-            "hovertemplate": "%{y:.4g} ms",
-        }
-    ]
+    ends, predicted_ms = [indices[0] - 0.5, indices[-1] + 0.5], rounded(1e3 * prediction.iteration_time_s)
+    return [Line(name="predicted mean", color=GREY, x=ends, y=[predicted_ms] * 2, dash="dash", readout=False)]
 
 
 def loss(record: Record) -> Figure | None:
-    """Mean over workers, warm-up and measured iterations in the order in which they trained."""
+    """Mean over workers, warm-up and measured iterations, over the time that training took until then."""
     summary = record.summary
-    data, offset = [], 0
+    series: list[Series] = []
+    offset, spent_s = 0, 0.0
     for phase, name, color in (("warmup", "warm-up", GREY), ("measured", "measured", BLUE)):
         frame = per_iteration(
             record.iterations, num_workers=summary.num_workers, dilation=summary.dilation, phase=phase
-        ).filter(pl.col("loss").is_finite())
+        )
         if frame.is_empty():
             continue
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers" if frame.height <= _NUM_MARKS else "lines",
-                "name": name,
-                "x": (frame["index"] + offset).to_list(),
-                "y": [rounded(value) for value in frame["loss"]],
-                "line": {"color": color, "width": 2},
-                "marker": {"size": 4},
-                "hovertemplate": "%{y:.4g}",
-            }
-        )
+        frame = frame.with_columns(until_s=spent_s + pl.col("time_s").cum_sum())
+        spent_s = float(frame["until_s"][-1])
+        known = frame.filter(pl.col("loss").is_finite()).gather_every(1 + frame.height // _NUM_POINTS)
+        until_s, values = ([rounded(value) for value in known[column]] for column in ("until_s", "loss"))
+        series.append(Line(name=name, color=color, x=until_s, y=values, width=2))
+        if 0 < known.height <= _NUM_MARKS:
+            texts = [
+                f"iteration {index + offset}, {value:.4g}" for index, value in zip(known["index"], values, strict=True)
+            ]
+            series.append(
+                Marks(name=name, color=color, x=until_s, y=values, size=5, in_legend=False, keys=(name,), hover=texts)
+            )
         offset += frame.height
-    if not data:
+    if not any(len(each.x) for each in series if isinstance(each, Line)):
         return None
-    axes = {"xaxis": {"title": {"text": "iteration, warm-up included"}}, "yaxis": {"title": {"text": "loss"}}}
-    return {"data": data, "layout": {"height": 320, "hovermode": "x unified", **axes}}
+    time = Axis(title="seconds of training, warm-up included")
+    return Figure(title="Loss", height=250, x=time, y=Axis(title="loss"), series=series, zoom=True)
 
 
 def timeline(record: Record) -> Figure | None:
@@ -253,6 +272,10 @@ def timeline(record: Record) -> Figure | None:
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     bars = _Bars(origin_s, record.summary.dilation)
     rows = last_ready_s(record.iterations.filter(this), in_step=_in_step(record)).sort("rank")
+    # A bucket waits and is in service; computing has some parts.
+    num_spans = 2 * record.buckets.filter(this).height / rows.height + 6
+    num_drawn = min(rows.height, max(1, math.floor(_NUM_SPANS / num_spans)))
+    this, rows = this & (pl.col("rank") < num_drawn), rows.filter(pl.col("rank") < num_drawn)
     for row in rows.iter_rows(named=True):
         worker = f"w{row['rank']}"
         for name, begin_s, end_s in iteration_parts(row, row["last_s"]):
@@ -262,22 +285,30 @@ def timeline(record: Record) -> Figure | None:
     ):
         _draw_buckets(bars, int(rank), buckets)
     num_workers = record.summary.num_workers
-    return {
-        "data": list(bars.traces.values()),
-        "layout": {
-            "height": 140 + num_workers * round(max(24.0, min(70.0, 900 / num_workers))),
-            "barmode": "overlay",
-            "hovermode": "closest",
-            "xaxis": {"title": {"text": "milliseconds"}, "rangemode": "tozero"},
-            "yaxis": {
-                "tickvals": list(range(num_workers)),
-                "ticktext": [f"w{rank}" for rank in range(num_workers)],
-                "range": [num_workers - 0.5, -0.5],
-                "showgrid": False,
-                "zeroline": False,
-            },
-        },
-    }
+    among = f", the first {num_drawn} of {num_workers} workers" if num_drawn < num_workers else ""
+    return Figure(
+        title=f"One median iteration, number {index}",
+        height=20 + num_drawn * round(max(24.0, min(70.0, 900 / num_drawn))),
+        x=Axis(title=f"milliseconds{among}", zero=True),
+        y=_rows([f"w{rank}" for rank in range(num_drawn)]),
+        series=bars.series(),
+        zoom=True,
+    )
+
+
+def critical_path(record: Record) -> list[Step]:
+    """Of the median iteration, in virtual seconds from its first step on; empty where workers do not wait for each
+    other, or nothing was exchanged."""
+    index = median_iteration(record)
+    if index is None or not _in_step(record):
+        return []
+    this = (pl.col("phase") == "measured") & (pl.col("index") == index)
+    steps = find_critical_path(record.iterations.filter(this), record.buckets.filter(this))
+    dilation = record.summary.dilation
+    return [
+        Step(step.what, (step.begin_s - steps[0].begin_s) / dilation, (step.end_s - steps[0].begin_s) / dilation)
+        for step in steps
+    ]
 
 
 def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
@@ -322,32 +353,40 @@ def median_iteration(record: Record) -> int | None:
 
 
 class _Bars:
-    """Horizontal bars from begin to end, one trace for each name; the legend takes the first bar's colour."""
+    """Horizontal bars from begin to end, a series for each name; the legend takes the first bar's colour."""
 
     def __init__(self, origin_s: float, dilation: float) -> None:
         self._origin_s = origin_s
         self._dilation = dilation
-        self.traces: dict[str, Figure] = {}
+        self._bars: dict[str, list[tuple[float, float, float, float, str, str]]] = {}
 
     def add(
         self, name: str, color: str, position: float, height: float, begin_s: float, end_s: float, text: str
     ) -> None:
-        empty: Figure = {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "marker": {"color": [], "line": {"width": 0}},
-        }
-        lists: Figure = {"x": [], "base": [], "y": [], "width": [], "customdata": []}
-        hover = {"hovertemplate": "%{customdata}<extra></extra>"}
-        trace = self.traces.setdefault(name, {**empty, **lists, **hover})
         base_s, length_s = (begin_s - self._origin_s) / self._dilation, (end_s - begin_s) / self._dilation
-        trace["x"].append(rounded(1e3 * length_s))
-        trace["base"].append(rounded(1e3 * base_s))
-        trace["y"].append(rounded(position))
-        trace["width"].append(rounded(height))
-        trace["marker"]["color"].append(color)
-        trace["customdata"].append(f"{text} {number_text.time_text(length_s)}, from {number_text.time_text(base_s)}")
+        text = f"{text} {number_text.time_text(length_s)}, from {number_text.time_text(base_s)}"
+        spans = (1e3 * base_s, 1e3 * (base_s + length_s), position - height / 2, position + height / 2)
+        left, right, low, high = map(rounded, spans)
+        self._bars.setdefault(name, []).append((left, right, low, high, color, text))
+
+    def series(self) -> list[Series]:
+        made: list[Series] = []
+        for name, bars in self._bars.items():
+            left, right, low, high, colors, texts = (list(column) for column in zip(*bars, strict=True))
+            one = len(set(colors)) == 1
+            made.append(
+                Boxes(
+                    name=name,
+                    color=colors[0],
+                    left=left,
+                    right=right,
+                    bottom=low,
+                    top=high,
+                    colors=[] if one else colors,
+                    hover=texts,
+                )
+            )
+        return made
 
 
 def _measured(record: Record) -> pl.DataFrame:
@@ -367,11 +406,11 @@ def _window(record: Record) -> tuple[float, float] | None:
     return None
 
 
-def _utilization(record: Record, link: LinkSummary, start_s: float, end_s: float) -> pl.DataFrame:
-    """Columns at_s (virtual, the end of the interval) and percent."""
+def _utilization(record: Record, link: LinkSummary, start_s: float, end_s: float, most: int) -> pl.DataFrame:
+    """Columns at_s (virtual, the end of the interval) and percent; no more rows than `most`."""
     mine = (pl.col("link") == link.name) & (pl.col("node") == link.from_)
     frame = record.links.filter(mine & pl.col("at_s").is_between(start_s, end_s)).sort("at_s")
-    frame = frame.gather_every(1 + frame.height // _NUM_POINTS)
+    frame = frame.gather_every(1 + frame.height // most)
     history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
     at_s = frame["at_s"].to_numpy()
     could_bits = pl.Series("could", history.bits(at_s[:-1], at_s[1:]))
@@ -385,41 +424,39 @@ def _utilization(record: Record, link: LinkSummary, start_s: float, end_s: float
     )
 
 
-def _utilization_lines(series: dict[str, pl.DataFrame]) -> list[Figure]:
+def _utilization_lines(frames: Mapping[str, pl.DataFrame]) -> list[Line]:
     return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "x": [rounded(value) for value in frame["at_s"]],
-            "y": [rounded(value) for value in frame["percent"]],
-            "line": {"color": PALETTE[position % len(PALETTE)], "width": 1.5},
-            "hovertemplate": "%{y:.1f} % at %{x:.2f} s",
-        }
-        for position, (name, frame) in enumerate(series.items())
+        Line(
+            name=name,
+            color=PALETTE[position % len(PALETTE)],
+            x=[rounded(value) for value in frame["at_s"]],
+            y=[rounded(value) for value in frame["percent"]],
+        )
+        for position, (name, frame) in enumerate(frames.items())
     ]
 
 
-def _utilization_heat(series: dict[str, pl.DataFrame]) -> Figure:
-    # One sampler reads all links in a row, so the n-th samples of all directions belong to the same moment.
-    num_columns = min(frame.height for frame in series.values())
-    return {
-        "type": "heatmap",
-        "x": [rounded(value) for value in next(iter(series.values()))["at_s"].head(num_columns)],
-        "y": list(series),
-        "z": [[rounded(value) for value in frame["percent"].head(num_columns)] for frame in series.values()],
-        "zmin": 0,
-        "zmax": 100,
-        "colorscale": _HEAT,
-        "colorbar": {"ticksuffix": " %", "thickness": 12},
-        "hovertemplate": "%{y}<br>%{z:.1f} % at %{x:.2f} s<extra></extra>",
-    }
+def _utilization_heat(frames: Mapping[str, pl.DataFrame]) -> Boxes:
+    """A cell for each direction and interval, the fuller the link the deeper."""
+    cells = [
+        (rounded(begin_s), rounded(end_s), row, percent, f"{name}\n{percent:.1f} % at {end_s:.2f} s")
+        for row, (name, frame) in enumerate(frames.items())
+        for begin_s, end_s, percent in zip(
+            [0.0, *frame["at_s"].to_list()[:-1]], frame["at_s"], frame["percent"], strict=True
+        )
+    ]
+    left, right, rows, percents, texts = (list(column) for column in zip(*cells, strict=True))
+    return Boxes(
+        name="utilisation: faint 0 %, full colour 100 %",
+        color=NAVY,
+        left=left,
+        right=right,
+        bottom=[row - 0.48 for row in rows],
+        top=[row + 0.48 for row in rows],
+        opacity=[round(0.04 + 0.96 * min(max(percent, 0.0), 100.0) / 100, 3) for percent in percents],
+        hover=texts,
+    )
 
 
 def _milliseconds(column: pl.Series) -> list[float]:
     return [rounded(1e3 * value) for value in column]
-
-
-def rounded(value: float) -> float:
-    """Six significant digits: what a screen can show, at a third of the size."""
-    return float(f"{value:.6g}")

@@ -68,6 +68,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "measured iterations: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
+    "critical_path": "Backwards from the worker that ended last: its last bucket, the buckets that this one had to "
+    "wait for, and the worker that handed over the first of them last.",
     "bound": "Of the task: the least that any exchange over the workers' own links needs, without help from "
     "switches or servers.",
     "schedule_bound": "What this collective's own bytes need at least on the most loaded link, those of switches and "

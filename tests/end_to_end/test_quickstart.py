@@ -138,6 +138,8 @@ def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tm
     command = [sys.executable, "-m", "testbed", "report", str(record), "--trace", str(trace)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert {path.suffix for path in (record / "report-figures").iterdir()} == {".svg", ".png"}
+    assert summary["run_id"] in (record / "report.md").read_text()
     waits = sum(event["name"] == "exposed communication" for event in events)
     assert waits >= summary["num_workers"] * summary["num_iterations"]
 

@@ -58,6 +58,7 @@ def test_a_killed_sweep_goes_on_its_points_are_compared_and_are_not_run_again(tm
     assert "50mbit" in done.stdout
     (page,) = (tmp_path / "results").glob("two-points-sweep-*/sweep.html")
     assert page.with_name("sweep.csv").exists()
+    assert "(sweep-figures/iteration.svg)" in page.with_name("sweep.md").read_text()
     again = sweep(tmp_path, "--json")
     assert (again.returncode, again.stderr) == (0, "")
     document = json.loads(again.stdout)

@@ -307,7 +307,6 @@ from pathlib import Path
 from testbed.hosts.fork_client import _TEMPLATES
 before = _TEMPLATES.current()
 import testbed.run.run, mininet.net, grpc, testbed.report.page
-from plotly.offline import get_plotlyjs
 assert _TEMPLATES.current() is before, "what a run imports changes neither environment nor path as they matter"
 sys.path.insert(0, "/elsewhere")
 assert _TEMPLATES.current() is not before

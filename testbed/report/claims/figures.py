@@ -1,54 +1,68 @@
-"""A figure for each claim: the model as a line, what was emulated as marks, what the paper says as a star."""
+"""A figure for each claim: the model dashed, what was emulated as filled marks, what the paper says as hollow ones."""
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from testbed.claims.judge import Judgement
-from testbed.report.plots import BLUE, GREY, PALETTE, RED, Figure, rounded
+from testbed.report.figures import BLUE, GREY, PALETTE, RED, Axis, Figure, Line, Marks, Number, Series, rounded
+
+_WIDE: Final = 20
+"""Places that are so many times apart lie on a logarithmic axis."""
+
+
+def claims_figures(judgements: Sequence[Judgement]) -> dict[str, Figure]:
+    """Every figure of a page of claims, by name: `claim-<number>`, and `together`."""
+    figures = {
+        f"claim-{number}": figure
+        for number, judgement in enumerate(judgements)
+        if (figure := claim_figure(judgement)) is not None
+    }
+    if (joint := joint_figure(judgements)) is not None:
+        figures["together"] = joint
+    return figures
 
 
 def claim_figure(judgement: Judgement) -> Figure | None:
-    """A claim's figure as plotly's JSON; None where there is nothing to draw."""
+    """A claim's figure; None where there is nothing to draw."""
     points = [point for point in judgement.points if point.measured is not None]
     if not points:
         return None
-    places: Sequence[Any] = [point.text if point.over is None else point.over for point in points]
-    numeric = all(point.over is not None for point in points)
-    order = sorted(range(len(points)), key=lambda index: places[index]) if numeric else list(range(len(points)))
-    scale, unit = _scale([point.measured or 0 for point in points], judgement.claim.unit)
-    data: list[Figure] = []
-    if judgement.claim.model is not None:
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines" if numeric else "markers",
-                "name": "model",
-                "x": [places[index] for index in order],
-                "y": [_scaled(points[index].model, scale) for index in order],
-                "line": {"color": GREY, "dash": "dash", "width": 1.5},
-                "marker": {"color": GREY, "symbol": "line-ew-open", "size": 18, "line": {"width": 2}},
-            }
+    numbers = [point.over for point in points if point.over is not None]
+    numeric = len(numbers) == len(points)
+    placed = sorted(zip(numbers, points, strict=True), key=lambda pair: pair[0]) if numeric else list(enumerate(points))
+    places = [float(place) for place, _ in placed]
+    claim = judgement.claim
+    scale, unit = _scale([point.measured or 0 for point in points], "" if claim.take.in_units_of_over else claim.unit)
+    measured = [_scaled(point.measured, scale) for _, point in placed]
+    modelled = [_scaled(point.model, scale) for _, point in placed]
+    series: list[Series] = []
+    if claim.model is not None:
+        series.append(
+            Line(name="model", color=GREY, x=places, y=modelled, dash="dash", readout=False)
+            if numeric and len(set(places)) == len(places)  # else points of several curves, whose order says nothing
+            else Marks(name="model", color=GREY, x=places, y=modelled, shape="stroke", size=26, hollow=True)
         )
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "emulated",
-            "x": [places[index] for index in order],
-            "y": [_scaled(points[index].measured, scale) for index in order],
-            "marker": {"color": BLUE if judgement.holds else RED, "size": 9},
-        }
+    texts = [
+        "\n".join([point.text, f"emulated {value:.4g}{f' {unit}' if unit else ''}", *_model_text(model, unit)])
+        for (_, point), value, model in zip(placed, measured, modelled, strict=True)
+        if value is not None
+    ]
+    color = BLUE if judgement.holds else RED
+    series.append(Marks(name="emulated", color=color, x=places, y=measured, hover=texts))
+    over = next(iter(claim.take.formulas()), None)
+    ticks = {float(place): point.text.replace(" ", "\n") for place, point in placed}
+    return Figure(
+        title=claim.name,
+        height=230,
+        x=Axis(title=over or "") if numeric else Axis(ticks=ticks, categories=True, grid=False),
+        y=Axis(title=f"{claim.of}{f', {unit}' if unit else ''}", zero=True),
+        series=series,
     )
-    over = next(iter(judgement.claim.take.formulas()), None)
-    return {
-        "data": data,
-        "layout": {
-            "height": 300,
-            "xaxis": {"title": {"text": over}} if numeric else {"type": "category"},
-            "yaxis": {"title": {"text": f"{judgement.claim.of}{f', {unit}' if unit else ''}"}, "rangemode": "tozero"},
-        },
-    }
+
+
+def _model_text(value: Number, unit: str) -> list[str]:
+    return [] if value is None else [f"model {value:.4g}{f' {unit}' if unit else ''}"]
 
 
 def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
@@ -65,50 +79,46 @@ def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
     (looked_at, over), group = max(groups.items(), key=lambda item: len(item[1]))
     if len(group) < 2:
         return None
-    data = [
-        series for judgement, color in zip(group, itertools.cycle(PALETTE[:-1])) for series in _series(judgement, color)
+    series = [
+        each for judgement, color in zip(group, itertools.cycle(PALETTE[:-1])) for each in _series(judgement, color)
     ]
-    places = [place for series in data for place in series["x"]]
+    places = sorted({place for each in series for place in each.x})
     wide = min(places) > 0 and max(places) / min(places) >= _WIDE
-    return {
-        "data": data,
-        "layout": {
-            "height": 420,
-            "xaxis": {"title": {"text": over}, **({"type": "log", "tickvals": sorted(set(places))} if wide else {})},
-            "yaxis": {"title": {"text": looked_at}, "rangemode": "tozero"},
-        },
-    }
+    axis = Axis(title=over, log=True, ticks={place: f"{place:g}" for place in places}) if wide else Axis(title=over)
+    return Figure(title=looked_at, height=320, x=axis, y=Axis(title=looked_at, zero=True), series=series)
 
 
-def _series(judgement: Judgement, color: str) -> Iterator[Figure]:
+def _series(judgement: Judgement, color: str) -> Iterator[Line | Marks]:
     """Three kinds that are never drawn alike."""
     known = sorted((point for point in judgement.points if point.over is not None), key=lambda point: point.over or 0)
     name, _, _ = judgement.claim.name.partition(":")
-    kinds: list[tuple[str, list[float | None], dict[str, Any]]] = [
-        ("model", [point.model for point in known], {"mode": "lines", "line": {"color": color, "dash": "dash"}}),
-        ("emulated", [point.measured for point in known], {"mode": "markers", "marker": {"color": color, "size": 9}}),
-    ]
-    for kind, values, style in kinds:
-        places = [point.over for point in known]
-        rounded_values = [_scaled(value, 1.0) for value in values]
-        yield {"type": "scatter", "name": f"{name}, {kind}", "x": places, "y": rounded_values, **style}
+    places = [point.over or 0.0 for point in known]
+    model = [_scaled(point.model, 1.0) for point in known]
+    emulated = [_scaled(point.measured, 1.0) for point in known]
+    yield Line(name=f"{name}, model", color=color, x=places, y=model, dash="dash")
+    texts = _texts(f"{name}, emulated", emulated)
+    yield Marks(name=f"{name}, emulated", color=color, x=places, y=emulated, hover=texts)
     paper = judgement.claim.paper
     if paper is not None and paper.points:
-        yield {
-            "type": "scatter",
-            "mode": "markers",
-            "name": f"{name}, paper: {paper.points_are} [{paper.evidence}]",
-            "x": [place for place, _ in paper.points],
-            "y": [value for _, value in paper.points],
-            "marker": {"color": color, "symbol": "diamond-open", "size": 10, "line": {"width": 2}},
-        }
+        named = f"{name}, paper: {paper.points_are} [{paper.evidence}]"
+        read = [float(value) for _, value in paper.points]
+        yield Marks(
+            name=named,
+            color=color,
+            x=[float(place) for place, _ in paper.points],
+            y=read,
+            shape="diamond",
+            hollow=True,
+            size=10,
+            hover=_texts(named, read),
+        )
 
 
-_WIDE: Final = 20
-"""Places that are so many times apart lie on a logarithmic axis."""
+def _texts(name: str, values: Sequence[Number]) -> list[str]:
+    return ["" if value is None else f"{name}\n{value:.4g}" for value in values]
 
 
-def _scaled(value: float | None, scale: float) -> float | None:
+def _scaled(value: Number, scale: float) -> Number:
     return None if value is None else rounded(value * scale)
 
 

@@ -10,8 +10,10 @@ from testbed.claims.judge import Judgement
 from testbed.errors import MissingRequirementError
 from testbed.experiment.papers import Paper
 from testbed.record.writer import replace_text
-from testbed.report.claims.figures import claim_figure, joint_figure
+from testbed.report.claims.figures import claims_figures
 from testbed.report.claims.table import claim_rows, claims_json, claims_latex, claims_markdown, paper_text, value_text
+from testbed.report.drawing import write_pictures
+from testbed.report.markdown import pictures_markdown
 from testbed.report.page import inlined, template
 
 INDEX: Final = "index.html"
@@ -26,7 +28,7 @@ def write_claims(
     sweeps: Sequence[Path],
     command: str,
 ) -> Path:
-    """Write, or write again, `<name>.html`, `.md`, `.tex` and `.json` in the folder; returns the page.
+    """Write, or write again, `<name>.html`, `.md`, `.tex` and `.json` in the folder, and its figures; returns the page.
 
     `sweeps` are the directories of the runs' own pages. Raises MissingRequirementError.
     """
@@ -34,13 +36,7 @@ def write_claims(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MissingRequirementError(f"cannot write {folder}: {error.strerror}; choose another --output") from error
-    figures = {
-        f"claim-{number}": figure
-        for number, judgement in enumerate(judgements)
-        if (figure := claim_figure(judgement)) is not None
-    }
-    if (joint := joint_figure(judgements)) is not None:
-        figures["together"] = joint
+    figures = claims_figures(judgements)
     page = template("claims.html.j2").render(
         name=name,
         paper=paper,
@@ -53,7 +49,8 @@ def write_claims(
         **inlined(figures),
     )
     replace_text(folder / f"{name}.html", page)
-    replace_text(folder / f"{name}.md", claims_markdown(name, paper, judgements))
+    drawn = write_pictures(folder / f"{name}.html", figures)
+    replace_text(folder / f"{name}.md", claims_markdown(name, paper, judgements) + pictures_markdown(drawn, folder))
     replace_text(folder / f"{name}.tex", claims_latex(judgements, paper))
     replace_text(folder / f"{name}.json", json.dumps(claims_json(name, paper, judgements), indent=2) + "\n")
     return folder / f"{name}.html"

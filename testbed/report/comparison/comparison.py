@@ -5,6 +5,8 @@
                     replaced after every run
       sweep.csv     the same numbers, a row for each point
       sweep.html    plots with theory drawn in, and the table; opens offline
+      sweep.md      what it answers and the table, as Markdown
+      sweep-figures/<figure>.svg, .png   the plots, for papers
 
 The runs stay records of their own beside that directory and are linked. A point's numbers are of its valid and degraded
 runs, those of other runs are nobody's: of iterations and their parts means, so that parts add up, else medians.
@@ -105,10 +107,12 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapp
     # One number for all points: where cores decide at any of them, the scaling factor is none.
     scales = all(row["scaling_factor"] is not None for row in rows if row["iteration_time_s"] is not None)
     factor = ("scaling", "factor") if scales else ("network", "efficiency")
+    first_s = next((row["iteration_time_s"] for row in rows if row["iteration_time_s"] is not None), None)
     columns: list[tuple[str, Callable[[Mapping[str, Any]], str], int]] = [
         ("iteration\nmean", lambda row: number_text.time_text(row["iteration_time_s"]), 0),
         ("\npredicted", lambda row: number_text.time_text(row["iteration_predicted_s"]), _WIDER),
         ("pred.\nerror", lambda row: _error_text(row, "iteration"), 0),
+        ("speed-\nup", lambda row: _speed_up_text(first_s, row["iteration_time_s"]), _WIDER),
         *_part_columns(),
         ("\nsamples/s", lambda row: number_text.number_text(row["samples_per_s"]), _WIDE),
         (f"{factor[0]}\n{factor[1]}", lambda row: number_text.number_text(row["_".join(factor)]), 0),
@@ -140,6 +144,11 @@ def _part_columns() -> list[tuple[str, Callable[[Mapping[str, Any]], str], int]]
     headers = {name: name.replace(" ", "\n", 1) if " " in name else f"\n{name}" for name, *_ in wording.PARTS}
     headers["waiting for slower workers"], headers["exposed communication"] = "waiting\nfor slower", "exposed\ncomm."
     return [(headers[name], share(field), _WIDE) for name, field, *_ in wording.PARTS]
+
+
+def _speed_up_text(first_s: float | None, time_s: float | None) -> str:
+    """`1.85 x`: the iteration of the first point that has one over this one's."""
+    return f"{number_text.digits(first_s / time_s)} x" if first_s is not None and time_s else number_text.DASH
 
 
 def _error_text(row: Mapping[str, Any], what: str) -> str:

@@ -1,4 +1,5 @@
-"""sweep.html: a sweep for people, in one file that opens offline and links the runs' own reports."""
+"""sweep.html: a sweep for people, in one file that opens offline and links the runs' own reports; beside it the same
+as Markdown, and its figures."""
 
 import os
 from pathlib import Path
@@ -9,7 +10,9 @@ from testbed.report import wording
 from testbed.report.comparison import plots
 from testbed.report.comparison.answer import answer
 from testbed.report.comparison.comparison import columns, write_comparison
+from testbed.report.comparison.markdown import sweep_markdown
 from testbed.report.comparison.points import Comparison
+from testbed.report.drawing import write_pictures
 from testbed.report.page import inlined, template
 from testbed.report.terminal.setup import SEPARATOR
 
@@ -39,6 +42,7 @@ def write_sweep(comparison: Comparison) -> Path:
     )
     path = comparison.directory / "sweep.html"
     replace_text(path, page)
+    replace_text(path.with_suffix(".md"), sweep_markdown(comparison, write_pictures(path, figures)))
     return path
 
 

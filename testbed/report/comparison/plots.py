@@ -1,31 +1,41 @@
-"""A sweep's figures as plain plotly JSON: measured points, with what theory says of them drawn in.
+"""A sweep's figures: measured points, with what theory says of them drawn in.
 
 The horizontal axis is the first that varies and is a quantity, with a line for each combination of the others; where
 no axis is a quantity, the first that varies is spread out in groups of bars. None where there is nothing to draw.
 """
 
-import math
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from testbed.report import wording
 from testbed.report.comparison.axes import grouped, horizontal, point_name
 from testbed.report.comparison.points import ComparedPoint, Comparison
-from testbed.report.plots import AMBER, BLUE, GREY, PALETTE, PURPLE, RED, TEAL, Figure, rounded
+from testbed.report.figures import (
+    GREY,
+    INK,
+    PALETTE,
+    Axis,
+    Boxes,
+    Dash,
+    Figure,
+    Line,
+    Marks,
+    Number,
+    Series,
+    Shape,
+    decades,
+    rounded,
+)
+from testbed.report.plots import stacked
 
 _LOG_RATIO: Final = 8
 """An axis whose values differ by more than this factor is logarithmic."""
-_DARK: Final = "#565d66"
-_PLOT_HEIGHT: Final = 330
-_LEGEND_LINE_HEIGHT: Final = 19
-"""Room for an entry of the legend above a plot: where names are long, each has a line of its own."""
-_NUM_UPRIGHT: Final = 8
-"""Names of more places stand on their side."""
-_HOLLOW: Final = "rgba(0,0,0,0)"
-_ONLY: Final = "all"
-"""The group where there is no other: plotly takes an empty name for none, and puts each trace beside the others."""
+_PLOT_HEIGHT: Final = 300
+_BARS_SHARE: Final = 0.72
+"""Of a category's room, that of its bars."""
 _NUM_BARS: Final = 40
 """Points, of which the parts of an iteration are drawn."""
 
@@ -39,11 +49,11 @@ class _Curve:
 
     name: str
     value: Value
-    dash: str = ""
+    dash: Dash = ""
     """Of theory; empty: measured."""
 
 
-_DEGRADED: Final = _Curve("degraded: hollow", lambda row: row["iteration_time_s"])
+_DEGRADED: Final = _Curve("degraded: hollow", lambda _: None)
 """For the legend: measured points that stand with reservations."""
 
 
@@ -90,32 +100,14 @@ def breakdown(comparison: Comparison) -> Figure | None:
         return None
     rows = [point.row() for point in points]
     names = [f"{point_name(point, comparison.paths)}{_word(point)}" for point in points]
-    colors = (BLUE, TEAL, AMBER, RED, PURPLE, GREY)
-    parts = [
-        (name, [float(row[field] or 0.0) for row in rows], color)
-        for (name, field, *_), color in zip(wording.PARTS, colors, strict=True)
-    ]
-    return {
-        "data": [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": name,
-                "y": names,
-                "x": [rounded(1e3 * value) for value in values],
-                "marker": {"color": color, "line": {"width": 0}},
-                "hovertemplate": "%{x:.4g} ms",
-            }
-            for name, values, color in parts
-        ],
-        "layout": {
-            "height": 240 + 24 * len(points),  # its legend has a line for each part
-            "barmode": "stack",
-            "bargap": 0.25,
-            "xaxis": {"title": {"text": "milliseconds of an iteration"}},
-            "yaxis": {"autorange": "reversed", "dtick": 1, "showgrid": False},
-        },
-    }
+    parts = {name: [rounded(1e3 * float(row[field] or 0.0)) for row in rows] for name, field, *_ in wording.PARTS}
+    return Figure(
+        title="Where an iteration goes",
+        height=20 + 26 * len(points),
+        x=Axis(title="milliseconds of an iteration", zero=True),
+        y=Axis(ticks=dict(enumerate(names)), categories=True, ends=(len(names) - 0.5, -0.5), grid=False),
+        series=stacked(parts, range(len(points)), 0.38, names, horizontal=True),
+    )
 
 
 def _word(point: ComparedPoint) -> str:
@@ -148,134 +140,202 @@ def _figure(
     measured = [value for point in comparison.points if (value := curves[0].value(point.row())) is not None]
     if not measured:
         return None
-    axis, numbers = horizontal(comparison)
-    groups = grouped(comparison, axis)
-    data = []
+    paths, numbers = horizontal(comparison)
+    logarithmic = not linear and bool(numbers) and min(measured) > 0 and max(measured) / min(measured) > _LOG_RATIO
+    groups = grouped(comparison, paths)
+    labels = list(dict.fromkeys(point_name(point, paths) for point in comparison.points))
+    places: Mapping[str, float] = numbers or {label: float(place) for place, label in enumerate(labels)}
+    series: list[Series] = []
     for position, (group, unsorted) in enumerate(groups.items()):
-        points = sorted(unsorted, key=lambda point: numbers.get(point_name(point, axis), 0.0))
+        points = sorted(unsorted, key=lambda point: places.get(point_name(point, paths), 0.0))
         color = PALETTE[position % len(PALETTE)]
-        texts = [point_name(point, axis) for point in points]
-        x: list[float] | list[str] = [numbers[text] for text in texts] if numbers else texts
         for curve in curves:
             values = [curve.value(point.row()) for point in points]
+            if logarithmic:
+                values = [value if value is not None and value > 0 else None for value in values]
             if all(value is None for value in values):
                 continue
-            trace: Figure = {
-                "name": group or curve.name,
-                "legendgroup": group,
-                "showlegend": bool(group) and not curve.dash,
-                "x": x,
-                "y": [None if value is None else rounded(scale * value) for value in values],
-                "customdata": [f"{text}{_word(point)}" for text, point in zip(texts, points, strict=True)],
-                "hovertemplate": f"{group or curve.name}, {curve.name}, %{{customdata}}: %{{y:.4g}}<extra></extra>",
-            }
-            error = _spread(points, scale) if low_high and not curve.dash else {}
-            hollow = [point.degraded and not curve.dash for point in points]
-            data.append({**trace, **error, **_drawn(curve, color, group, hollow, as_lines=bool(numbers))})
-    first = next(iter(groups))
-    data += [_legend(curve, first, as_lines=bool(numbers)) for curve in curves if curve.dash or "" in groups]
+            texts = [point_name(point, paths) for point in points]
+            drawn = _Drawn(
+                curve=curve,
+                group=group,
+                color=color,
+                x=[places[text] for text in texts],
+                y=[None if value is None else rounded(scale * value) for value in values],
+                hollow=[point.degraded and not curve.dash for point in points],
+                hover=[
+                    _hover(group, curve, f"{text}{_word(point)}", value, scale, title)
+                    for text, point, value in zip(texts, points, values, strict=True)
+                ],
+                spread=_spread(points, scale) if low_high and not curve.dash else ((), ()),
+            )
+            series += drawn.as_lines() if numbers else drawn.as_bars(position, len(groups))
+    several = "" not in groups
+    series += [_example(curve, as_lines=bool(numbers)) for curve in curves if curve.dash or (several and numbers)]
     if any(point.degraded for point in comparison.points):
-        data.append(_legend(_DEGRADED, first, as_lines=bool(numbers)))
-    top = max(measured)
-    logarithmic = not linear and bool(numbers) and min(measured) > 0 and top / min(measured) > _LOG_RATIO
-    vertical = {
-        "title": {"text": title},
-        **(_logarithmic(data) if logarithmic else {"rangemode": "tozero"}),
-    }
-    labels = list(dict.fromkeys(point_name(point, axis) for point in comparison.points))
-    layout: Figure = {
-        "height": _PLOT_HEIGHT + _LEGEND_LINE_HEIGHT * sum(trace.get("showlegend", True) for trace in data),
-        "xaxis": _horizontal_axis(axis, numbers, labels),
-        "yaxis": vertical,
-    }
+        series.append(_example(_DEGRADED, as_lines=bool(numbers)))
+    return Figure(
+        title=f"{title} over {', '.join(paths)}",
+        height=_PLOT_HEIGHT,
+        x=_horizontal_axis(paths, numbers, labels),
+        y=_logarithmic(title, series) if logarithmic else Axis(title=title, zero=True),
+        series=series,
+    )
+
+
+def _hover(group: str, curve: _Curve, place: str, value: Number, scale: float, title: str) -> str:
+    if value is None:
+        return ""
+    unit = " ms" if title.endswith("ms") else ""
+    return f"{', '.join(filter(None, (group, curve.name)))}\n{place}: {scale * value:.4g}{unit}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Drawn:
+    """One number of one group's points, in the figure's units."""
+
+    curve: _Curve
+    group: str
+    color: str
+    x: Sequence[float]
+    y: Sequence[Number]
+    hollow: Sequence[bool]
+    """Of degraded points."""
+    hover: Sequence[str]
+    spread: tuple[Sequence[Number], Sequence[Number]]
+
+    @property
+    def _name(self) -> str:
+        return self.group or self.curve.name
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        """The entry of its group hides it, and that of what it is."""
+        return (self.group, self.curve.name) if self.group else (self.curve.name,)
+
+    @property
+    def _in_legend(self) -> bool:
+        return not self.curve.dash
+
+    def as_lines(self) -> list[Series]:
+        """Measured: a line through filled marks; predicted: dashed through hollow ones; else a line alone."""
+        width = 1.5 if self.curve.dash else 2.0
+        line = Line(
+            name=self._name,
+            color=self.color,
+            in_legend=False,
+            keys=self._keys,
+            x=self.x,
+            y=self.y,
+            dash=self.curve.dash,
+            width=width,
+        )
+        if self.curve.dash not in ("", "dash"):
+            # One point is no line.
+            return [line] if len(self.x) > 1 else [self._marks(_shape(self.curve), self.x, True)]
+        return [
+            replace(line, readout=False),
+            self._marks(_shape(self.curve), self.x, list(self.hollow) if not self.curve.dash else True),
+        ]
+
+    def as_bars(self, position: int, num_groups: int) -> list[Series]:
+        """Measured: bars beside those of other groups; theory: a mark across each."""
+        width = _BARS_SHARE / num_groups
+        middles = [place - _BARS_SHARE / 2 + (position + 0.5) * width for place in self.x]
+        if self.curve.dash:
+            return [self._marks(_shape(self.curve), middles, self.curve.dash != "dot")]
+        known = [index for index, value in enumerate(self.y) if value is not None]
+        low, high = self.spread
+        bars = Boxes(
+            name=self._name,
+            color=self.color,
+            in_legend=self._in_legend,
+            keys=self._keys,
+            left=[middles[index] - 0.45 * width for index in known],
+            right=[middles[index] + 0.45 * width for index in known],
+            bottom=[0.0] * len(known),
+            top=[self.y[index] for index in known],
+            hollow=[self.hollow[index] for index in known],
+            hover=[self.hover[index] for index in known],
+        )
+        ends = Marks(
+            name=self._name,
+            color=INK,
+            in_legend=False,
+            keys=self._keys,
+            x=middles,
+            y=[None] * len(middles),
+            low=low,
+            high=high,
+        )
+        return [bars, *([ends] if low else [])]
+
+    def _marks(self, shape: Shape, x: Sequence[float], hollow: Sequence[bool] | bool) -> Marks:
+        low, high = self.spread
+        return Marks(
+            name=self._name,
+            color=self.color if x is self.x else INK,
+            in_legend=self._in_legend,
+            keys=self._keys,
+            x=x,
+            y=self.y,
+            shape=shape,
+            size=26.0 if shape == "stroke" else 9.0,
+            hollow=hollow,
+            low=low,
+            high=high,
+            hover=self.hover,
+        )
+
+
+def _shape(curve: _Curve) -> Shape:
+    """Theory on a bar: a line across it for a bound, a diamond for the prediction, a triangle for what is derived from
+    both."""
+    shapes: Mapping[Dash, Shape] = {"": "circle", "dash": "diamond", "dot": "stroke", "dashdot": "triangle-up"}
+    return shapes[curve.dash]
+
+
+def _horizontal_axis(paths: Sequence[str], numbers: Mapping[str, float], labels: Sequence[str]) -> Axis:
+    title = ", ".join(paths)
     if not numbers:
-        layout |= {"barmode": "group", "scattermode": "group", "bargap": 0.3, "scattergap": 0.3}
-    return {"data": data, "layout": layout}
+        ticks = {float(place): _wrapped(label) for place, label in enumerate(labels)}
+        return Axis(title=title, ticks=ticks, categories=True, grid=False)
+    wide = min(numbers.values()) > 0 and max(numbers.values()) / min(numbers.values()) > _LOG_RATIO
+    return Axis(title=title, ticks={number: text for text, number in numbers.items()}, log=wide)
 
 
-def _horizontal_axis(paths: Sequence[str], numbers: Mapping[str, float], labels: Sequence[str]) -> Figure:
-    axis: Figure = {"title": {"text": ", ".join(paths)}}
-    if numbers:
-        axis |= {"tickvals": list(numbers.values()), "ticktext": list(numbers)}
-        if min(numbers.values()) > 0 and max(numbers.values()) / min(numbers.values()) > _LOG_RATIO:
-            axis["type"] = "log"
-    else:
-        axis |= {"type": "category", "tickvals": labels, "ticktext": [_wrapped(label) for label in labels]}
-        axis["tickangle"] = 0 if len(labels) <= _NUM_UPRIGHT else 90
-    return axis
-
-
-def _logarithmic(traces: Sequence[Figure]) -> Figure:
-    """Every line at 1, 2 or 5 has its whole number: plotly leaves the zeros out between powers of ten."""
-    values = [value for trace in traces for value in trace["y"] if value]
-    decades = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
-    marks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
-    return {"type": "log", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
+def _logarithmic(title: str, series: Sequence[Series]) -> Axis:
+    drawn = itertools.chain.from_iterable(each.y for each in series if isinstance(each, Line | Marks))
+    values = [value for value in drawn if value]
+    return Axis(title=title, log=True, ticks=decades(min(values), max(values)))
 
 
 def _wrapped(label: str) -> str:
     """In lines, broken where words and options end."""
-    return re.sub(r" |(?<=,)|(?=\()", "<br>", label)
+    return re.sub(r" |(?<=,)|(?=\()", "\n", label)
 
 
-def _drawn(curve: _Curve, color: str, group: str, hollow: Sequence[bool], *, as_lines: bool) -> Figure:
-    """How a curve's points look; hollow ones are those of degraded runs."""
-    if as_lines:
-        if curve.dash:
-            line = {"line": {"color": color, "width": 1.5, "dash": curve.dash}}
-            diamonds = {"mode": "lines+markers", "marker": {"symbol": "diamond-open", "size": 9}}
-            return {"type": "scatter", **(diamonds if curve.dash == "dash" else {"mode": "lines"}), **line}
-        symbols = ["circle-open" if each else "circle" for each in hollow]
-        marker = {
-            "symbol": symbols,
-            "size": 9,
-            "line": {"color": color, "width": [2 if each else 0 for each in hollow]},
-        }
-        return {"type": "scatter", "mode": "lines+markers", "marker": marker, "line": {"color": color, "width": 2}}
-    if curve.dash:
-        return {"type": "scatter", "mode": "markers", "offsetgroup": group or _ONLY, "marker": _tick(curve)}
-    fill = [_HOLLOW if each else color for each in hollow]
-    marker = {"color": fill, "line": {"color": color, "width": [2 if each else 0 for each in hollow]}}
-    return {"type": "bar", "offsetgroup": group or _ONLY, "marker": marker}
-
-
-def _tick(curve: _Curve) -> Figure:
-    """Theory on a bar, hollow: a line across it for a bound, a diamond for the prediction, a triangle for what is
-    derived from both."""
-    if curve.dash == "dot":
-        return {"symbol": "line-ew", "size": 26, "line": {"color": _DARK, "width": 3}}
-    symbol = "diamond-open" if curve.dash == "dash" else "triangle-up-open"
-    return {"symbol": symbol, "size": 10, "color": _DARK, "line": {"color": _DARK, "width": 2}}
-
-
-def _spread(points: Sequence[ComparedPoint], scale: float) -> Figure:
+def _spread(points: Sequence[ComparedPoint], scale: float) -> tuple[Sequence[Number], Sequence[Number]]:
     """From the 10th to the 90th percentile of one run's iterations, or over the medians of several."""
-    rows = [point.row() for point in points]
 
-    def away(row: Row, end: str) -> float | None:
-        middle, at = row["iteration_time_s"], row[f"iteration_time_{end}_s"]
-        return None if middle is None or at is None else rounded(scale * abs(at - middle))
+    def ends(field: str) -> list[Number]:
+        rows: list[Row] = [point.row() for point in points]
+        return [None if row[field] is None else rounded(scale * row[field]) for row in rows]
 
-    ends = {"array": [away(row, "high") for row in rows], "arrayminus": [away(row, "low") for row in rows]}
-    return {"error_y": {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **ends}}
+    return ends("iteration_time_low_s"), ends("iteration_time_high_s")
 
 
-def _legend(curve: _Curve, group: str, *, as_lines: bool) -> Figure:
-    """An entry that says what a way of drawing means. It takes no place of its own beside that group's."""
+def _example(curve: _Curve, *, as_lines: bool) -> Series:
+    """An entry of the legend that says what a way of drawing means, and hides what is drawn so."""
+    if curve is _DEGRADED:
+        # It hides nothing: no series has its name.
+        shape: Shape = "circle" if as_lines else "square"
+        return Marks(name=curve.name, color=GREY, x=[], y=[], shape=shape, hollow=True)
     if not as_lines:
-        symbol = "square-open" if curve is _DEGRADED else "square"
-        shape: Figure = {
-            "offsetgroup": group or _ONLY,
-            "mode": "markers",
-            "marker": _tick(curve) if curve.dash else {"symbol": symbol, "size": 12, "color": PALETTE[0]},
-        }
-    elif curve.dash:
-        shape = _drawn(curve, GREY, group, [], as_lines=True)
-    elif curve is _DEGRADED:
-        shape = {"mode": "markers", "marker": {"symbol": "circle-open", "size": 9, "color": GREY}}
-    else:
-        shape = {"mode": "lines+markers", "line": {"color": PALETTE[0]}}
-    return {"type": "scatter", "name": curve.name, "x": [None], "y": [None], "legendgroup": curve.name, **shape}
+        return Marks(name=curve.name, color=INK, x=[], y=[], shape=_shape(curve), hollow=curve.dash != "dot")
+    if curve.dash in ("", "dash"):
+        return Marks(name=curve.name, color=GREY, x=[], y=[], shape=_shape(curve), hollow=bool(curve.dash))
+    return Line(name=curve.name, color=GREY, x=[], y=[], dash=curve.dash)
 
 
 DEFINITIONS: Final[Mapping[str, str]] = {

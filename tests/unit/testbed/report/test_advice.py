@@ -1,5 +1,6 @@
 """The page of advice: one file, every change, today's point and the target in the picture."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.report.advice import scaling_figure, write_advice
+from testbed.report.figures import Line, Marks
 from testbed.theory.advise import Setting, advise
 from testbed.traces.derived import derived_table
 
@@ -17,20 +19,21 @@ ADVICE = advise(TODAY, 0.9, max_efficiency=0.956)
 def test_the_page_is_one_file_with_every_change(tmp_path: Path) -> None:
     write_advice(ADVICE, "resnet<50>", tmp_path / "advice.html")
     html = (tmp_path / "advice.html").read_text(encoding="utf-8")
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", html)
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", re.sub(r"(?s)(?<=<script>).*?(?=</script>)", "", html))
     assert "resnet&lt;50&gt;" in html
     assert "Predicted, not measured" in html
     assert html.count('<td class="change">') == 1 + len(ADVICE.changes)
     (figures,) = re.findall(r'id="figures">(.*?)</script>', html, re.DOTALL)
-    assert set(json.loads(figures)) == {"scaling"}
+    assert set(json.loads(figures)["figures"]) == {"scaling"}
+    assert {path.name for path in (tmp_path / "advice-figures").iterdir()} == {"scaling.svg", "scaling.png"}
 
 
 def test_curves_are_dashed_for_they_are_predicted_and_pass_through_todays_point() -> None:
-    data = scaling_figure(ADVICE)["data"]
-    today = next(trace for trace in data if trace["mode"] == "markers")
-    assert (today["x"], today["y"]) == ([10.0], [pytest.approx(100 * TODAY.scaling_factor, rel=1e-3)])
-    curves = [trace for trace in data if trace.get("line", {}).get("dash") == "dash"]
+    series = scaling_figure(ADVICE).series
+    (today,) = [each for each in series if isinstance(each, Marks)]
+    assert (today.x, today.y) == ([10.0], [pytest.approx(100 * TODAY.scaling_factor, rel=1e-3)])
+    curves = [each for each in series if isinstance(each, Line) and each.dash == "dash"]
     assert len(curves) == 1 + len(ADVICE.changes) - 1  # links go along today's curve
     first = curves[0]
-    assert first["y"][first["x"].index(10.0)] == pytest.approx(today["y"][0])
-    assert all(later >= earlier - 1e-9 for earlier, later in zip(first["y"], first["y"][1:], strict=False))
+    assert first.y[first.x.index(10.0)] == pytest.approx(today.y[0])
+    assert all(later >= earlier - 1e-9 for earlier, later in itertools.pairwise(first.y))

@@ -17,7 +17,8 @@ from testbed.record.summary import (
     PrometheusSummary,
     TenantSummary,
 )
-from testbed.report.page import write_report
+from testbed.report.figures import Line
+from testbed.report.page import record_figures, write_report
 from testbed.theory.predict import RunPrediction
 from testbed.theory.reach import Expected, Reach
 
@@ -48,7 +49,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._element == "figures":
-            self.figures = json.loads(data)
+            self.figures = json.loads(data)["figures"]
         elif self._element not in {"script", "style"}:
             self.text += data
 
@@ -93,10 +94,9 @@ def test_a_prediction_has_a_dashed_card_with_its_error_and_its_reach(record: Mak
     assert 'class="card predicted"' in (made.path / "report.html").read_text(encoding="utf-8")
     assert f"{100 * (0.5 / made.summary.iteration_time_s.mean - 1):+.1f} % off the measured mean" in found.text
     assert "utside what predictions were compared with: 16 workers (2 to 8); no error is known there" in found.text
-    breakdown: Any = found.figures["breakdown"]
-    lines = [trace for trace in breakdown["data"] if trace["type"] == "scatter"]
-    assert [trace["line"]["dash"] for trace in lines] == ["dash"]
-    assert lines[0]["y"] == [500.0, 500.0]
+    breakdown = record_figures(made)["breakdown"]
+    (line,) = [series for series in breakdown.series if isinstance(series, Line)]
+    assert (line.dash, line.y) == ("dash", [500.0, 500.0])
 
 
 def test_a_tree_of_switches_that_add_is_a_table(record: Make) -> None:
@@ -136,6 +136,13 @@ def test_a_run_that_failed_early_has_a_page_without_figures(record: Make) -> Non
     assert made.figures == {}
 
 
+def test_a_document_that_would_be_most_of_the_page_is_named_instead(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    text = page(replace(loaded, plan={"nodes": ["x" * 50] * 3000})).text
+    assert re.search(r"Plan1\d\d kB: plan.json beside this page", text)
+    assert '"model": "<any>"' in text, "of the environment"
+
+
 def test_a_name_cannot_break_out_of_the_page(record: Make) -> None:
     made = page(record(name="</script><script>alert(1)</script>", num_iterations=2))
     assert "</script><script>alert(1)</script>" in made.text, "shown as text"
@@ -171,7 +178,7 @@ def test_utilisation_is_that_of_links_that_have_a_rate(record: Make) -> None:
     made = page(replace(loaded, summary=loaded.summary.model_copy(update={"links": links})))
     assert "Over all 1 link directions that have a rate." in made.text
     figure: Any = made.figures["utilization"]
-    assert len(figure["data"]) == 1
+    assert len(figure["readouts"]["lines"]) == 1
     assert "None" not in made.text
 
 
@@ -218,3 +225,13 @@ def test_what_prometheus_saw_is_on_the_page_with_the_command_that_opens_it_again
     assert "its counters are not the record's; alerts fired: EmulationNotValid (1)" in text
     assert f"--storage.tsdb.path={loaded.path}/prometheus/data" in text
     assert "prometheus" not in Page(write_report(loaded).read_text()).text.partition("Spec,")[0].lower()
+
+
+def test_a_run_leaves_its_page_and_markdown_and_pictures_where_they_are_requested(record: Make) -> None:
+    loaded = record(num_iterations=3)
+    write_report(loaded)
+    assert not (loaded.path / "report-figures").exists()
+    assert "](" not in (loaded.path / "report.md").read_text()
+    write_report(loaded, pictures=True)
+    assert "![timeline](report-figures/timeline.svg)" in (loaded.path / "report.md").read_text()
+    assert (loaded.path / "report-figures" / "timeline.png").read_bytes().startswith(b"\x89PNG")

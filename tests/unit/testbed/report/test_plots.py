@@ -1,33 +1,43 @@
-"""The figures are valid plotly and hold the run's numbers."""
+"""The figures hold the run's numbers."""
 
+import itertools
+import json
+import math
 import shutil
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import plotly.graph_objects as go
 import polars as pl
 import pytest
 
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
-from testbed.report import plots
+from testbed.report import plots, vega
+from testbed.report.figures import Boxes, Figure, Line, Rules
 
 Make = Callable[..., Record]
 FIGURES = (plots.utilization, plots.breakdown, plots.loss, plots.timeline)
 
 
-@pytest.mark.parametrize("make", FIGURES)
-@pytest.mark.parametrize("num_workers", [2, 16])
-def test_plotly_accepts_every_property(
-    record: Make, make: Callable[[Record], plots.Figure | None], num_workers: int
-) -> None:
-    figure = make(record(num_workers=num_workers, num_iterations=5))
-    assert figure is not None
-    go.Figure(**figure)  # raises for a property that does not exist or a value it does not take
+def lines(figure: Figure) -> dict[str, Line]:
+    return {series.name: series for series in figure.series if isinstance(series, Line)}
+
+
+def known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def boxes(figure: Figure) -> dict[str, Boxes]:
+    return {series.name: series for series in figure.series if isinstance(series, Boxes)}
+
+
+def rules(figure: Figure) -> dict[str, Rules]:
+    return {series.name: series for series in figure.series if isinstance(series, Rules)}
 
 
 @pytest.mark.parametrize("make", FIGURES)
-def test_nothing_to_draw_is_none(record: Make, make: Callable[[Record], plots.Figure | None]) -> None:
+def test_nothing_to_draw_is_none(record: Make, make: Callable[[Record], Figure | None]) -> None:
     loaded = record(num_iterations=2)
     assert make(replace(loaded, iterations=loaded.iterations.clear())) is None
 
@@ -35,13 +45,19 @@ def test_nothing_to_draw_is_none(record: Make, make: Callable[[Record], plots.Fi
 def test_few_directions_are_lines_and_many_a_heat_map(record: Make) -> None:
     few = plots.utilization(record(num_iterations=5))
     assert few is not None
-    assert [trace["name"] for trace in few["data"]][:2] == ["w0 → s0", "s0 → w0"]
-    assert len(few["layout"]["shapes"]) == 5, "one mark for each iteration"
-    assert max(few["data"][0]["y"]) == pytest.approx(98, abs=3), "percent of the link"
+    assert list(lines(few))[:2] == ["w0 → s0", "s0 → w0"]
+    assert len(rules(few)["starts of iterations"].x) == 5, "one mark for each iteration"
+    assert max(known(lines(few)["w0 → s0"].y)) == pytest.approx(98, abs=3), "percent of the link"
     many = plots.utilization(record(num_workers=5, num_iterations=5))
     assert many is not None
-    assert [trace["type"] for trace in many["data"]] == ["heatmap"]
-    assert len(many["data"][0]["z"]) == 10
+    assert lines(many) == {}
+    (cells,) = boxes(many).values()
+    assert len(many.y.ticks) == 10
+    assert {low + 0.48 for low in cells.bottom} == set(range(10))
+    busiest = max(range(len(cells.opacity)), key=lambda index: cells.opacity[index])
+    assert float(cells.hover[busiest].split()[-5]) / 100 == pytest.approx(
+        (cells.opacity[busiest] - 0.04) / 0.96, abs=0.01
+    )
 
 
 def test_a_long_run_is_thinned_without_losing_bytes(record: Make) -> None:
@@ -56,22 +72,37 @@ def test_a_long_run_is_thinned_without_losing_bytes(record: Make) -> None:
     )
     figure = plots.utilization(replace(loaded, links=steady.select(loaded.links.columns)))
     assert figure is not None
-    (trace,) = figure["data"]
-    assert len(trace["x"]) <= 2000
-    assert all(value == pytest.approx(50, abs=0.1) for value in trace["y"])
+    (line,) = lines(figure).values()
+    assert len(line.x) <= 2000
+    assert all(value == pytest.approx(50, abs=0.1) for value in line.y)
+
+
+def test_a_heat_map_has_no_more_cells_than_a_browser_draws_at_once(record: Make) -> None:
+    figure = plots.utilization(record(num_workers=64, num_iterations=100))
+    assert figure is not None
+    (cells,) = boxes(figure).values()
+    assert 128 * 20 < len(cells.left) <= 5000
 
 
 def test_the_timeline_shows_every_bucket_of_the_median_iteration(record: Make) -> None:
     loaded = record()
     figure = plots.timeline(loaded)
     assert figure is not None
-    traces = {trace["name"]: trace for trace in figure["data"]}
-    assert len(traces["bucket in service"]["x"]) == 4 * 4
-    assert len(traces["forward"]["x"]) == 4
-    assert min(min(trace["base"]) for trace in traces.values()) == 0, "starts with the first worker"
-    ends = [base + x for trace in traces.values() for base, x in zip(trace["base"], trace["x"], strict=True)]
+    drawn = boxes(figure)
+    assert len(drawn["bucket in service"].left) == 4 * 4
+    assert len(drawn["forward"].left) == 4
+    assert min(min(series.left) for series in drawn.values()) == 0, "starts with the first worker"
+    ends = [end for series in drawn.values() for end in series.right]
     assert loaded.summary.iteration_time_s is not None
     assert max(ends) == pytest.approx(1e3 * loaded.summary.iteration_time_s.median, rel=0.02)
+
+
+def test_a_timeline_of_very_many_buckets_is_of_the_first_workers_and_says_so(record: Make) -> None:
+    figure = plots.timeline(record(num_workers=16, num_iterations=2, bucket_bytes=(1 << 14,) * 200))
+    assert figure is not None
+    assert figure.x.title == "milliseconds, the first 9 of 16 workers"
+    assert list(figure.y.ticks.values()) == [f"w{rank}" for rank in range(9)]
+    assert 3600 < sum(len(series.left) for series in boxes(figure).values()) <= 4000
 
 
 def test_the_timeline_is_virtual_time(record: Make) -> None:
@@ -79,7 +110,7 @@ def test_the_timeline_is_virtual_time(record: Make) -> None:
     figure = plots.timeline(slow)
     assert figure is not None
     assert slow.summary.iteration_time_s is not None
-    ends = [base + x for trace in figure["data"] for base, x in zip(trace["base"], trace["x"], strict=True)]
+    ends = [end for series in boxes(figure).values() for end in series.right]
     assert max(ends) == pytest.approx(1e3 * slow.summary.iteration_time_s.median, rel=0.02)
 
 
@@ -87,9 +118,38 @@ def test_the_breakdown_adds_up_to_the_iteration(record: Make) -> None:
     loaded = record(num_iterations=7)
     figure = plots.breakdown(loaded)
     assert figure is not None
-    totals = [sum(parts) for parts in zip(*(trace["y"] for trace in figure["data"]), strict=True)]
+    *drawn, whole = boxes(figure).values()
+    for below, above in itertools.pairwise(drawn):
+        assert below.top == above.bottom, "one upon the other"
+    assert set(drawn[0].bottom) == {0.0}
+    totals = drawn[-1].top
+    assert totals == whole.top
+    assert len(whole.hover) == 7
     assert loaded.summary.iteration_time_s is not None
-    assert sorted(totals)[3] == pytest.approx(1e3 * loaded.summary.iteration_time_s.median, rel=1e-3)
+    assert sorted(known(totals))[3] == pytest.approx(1e3 * loaded.summary.iteration_time_s.median, rel=1e-3)
+
+
+def test_a_long_runs_breakdown_is_means_and_stays_small(record: Make) -> None:
+    loaded = record(num_iterations=5)
+    measured = loaded.iterations.filter(pl.col("phase") == "measured")
+    times = [
+        column for column in measured.columns if column.endswith("_s") and column.split("_")[-2] in ("start", "end")
+    ]
+    step_s = max(measured["end_s"].to_list()) - min(measured["start_s"].to_list())
+    long = pl.concat(
+        [
+            measured.with_columns(pl.col("index") + 5 * turn, *(pl.col(column) + turn * step_s for column in times))
+            for turn in range(401)
+        ]
+    )
+    short_run, long_run = plots.breakdown(loaded), plots.breakdown(replace(loaded, iterations=long))
+    assert short_run is not None
+    assert long_run is not None
+    short, means = boxes(short_run)["compute"], boxes(long_run)["compute"]
+    assert len(means.top) == math.ceil(5 * 401 / 6)
+    assert long_run.x.title == "measured iteration, means of 6"
+    assert statistics.fmean(known(means.top)) == pytest.approx(statistics.fmean(known(short.top)), rel=0.01)
+    assert len(json.dumps(vega.on_page(long_run))) < 150_000
 
 
 def changed(record: Make, **arguments: object) -> Record:
@@ -112,24 +172,34 @@ def test_a_change_is_a_mark_with_words_and_utilisation_is_of_the_rate_in_force(r
     figure = plots.utilization(changed(record, num_iterations=5))
     assert figure is not None
     assert before is not None
-    (mark,) = figure["layout"]["annotations"]
-    assert mark["text"] == "w1 ↔ s0: rate 50mbit"
-    assert len(figure["layout"]["shapes"]) == 6
-    half = {trace["name"]: trace for trace in figure["data"]}["w1 → s0"]
-    whole = {trace["name"]: trace for trace in before["data"]}["w1 → s0"]
-    assert half["y"][-2] == pytest.approx(2 * whole["y"][-2], rel=0.01)
-    go.Figure(**figure)
+    assert rules(figure)["changes"].texts == ["w1 ↔ s0: rate 50mbit"]
+    assert len(rules(figure)["starts of iterations"].x) == 5
+    half, whole = lines(figure)["w1 → s0"].y[-2], lines(before)["w1 → s0"].y[-2]
+    assert half == pytest.approx(2 * whole, rel=0.01)
 
 
 def test_a_changed_rate_is_drawn_beside_what_was_used(record: Make) -> None:
     figure = plots.rates(changed(record, num_iterations=5))
     assert figure is not None
-    assert [trace["name"] for trace in figure["data"]] == [
+    assert list(lines(figure)) == [
         f"{direction} {what}" for direction in ("w1 → s0", "s0 → w1") for what in ("requested", "used")
     ]
-    assert figure["data"][0]["y"] == [100, 50, 50]
-    go.Figure(**figure)
+    requested = lines(figure)["w1 → s0 requested"]
+    assert (requested.y, requested.step, requested.dash) == ([100, 50, 50], True, "dot")
 
 
 def test_without_a_changed_rate_there_is_no_such_figure(record: Make) -> None:
     assert plots.rates(record(num_iterations=3)) is None
+
+
+def test_loss_is_over_the_time_that_training_took(record: Make) -> None:
+    loaded = record(num_iterations=9)
+    figure = plots.loss(loaded)
+    assert figure is not None
+    warmup, measured = lines(figure)["warm-up"], lines(figure)["measured"]
+    assert (len(warmup.x), len(measured.x)) == (3, 9)
+    assert loaded.summary.loss is not None
+    assert measured.y[-1] == pytest.approx(loaded.summary.loss.last, rel=1e-5)
+    assert loaded.summary.iteration_time_s is not None
+    spent_s = measured.x[-1] - warmup.x[-1]
+    assert spent_s == pytest.approx(9 * loaded.summary.iteration_time_s.mean, rel=1e-3)

@@ -6,6 +6,7 @@ from typing import Any
 from testbed.claims.judge import Judgement, PointValue
 from testbed.experiment.claims import Claim
 from testbed.report.claims.figures import claim_figure, joint_figure
+from testbed.report.figures import Line, Marks
 
 
 def compared(name: str, **paper: Any) -> Judgement:
@@ -24,16 +25,18 @@ def compared(name: str, **paper: Any) -> Judgement:
 def test_claims_over_one_axis_are_drawn_together_and_their_kinds_never_alike() -> None:
     figure = joint_figure([compared("A: x", points=[[10, 0.475]], points_are="measured"), compared("B: x")])
     assert figure is not None
-    assert [(series["name"], series["mode"]) for series in figure["data"]] == [
-        ("A, model", "lines"), ("A, emulated", "markers"), ("A, paper: measured [figure]", "markers"),
-        ("B, model", "lines"), ("B, emulated", "markers"),
+    assert [(series.name, type(series)) for series in figure.series] == [
+        ("A, model", Line), ("A, emulated", Marks), ("A, paper: measured [figure]", Marks),
+        ("B, model", Line), ("B, emulated", Marks),
     ]  # fmt: skip
-    model, emulated, paper, *others = figure["data"]
-    assert (emulated["x"], emulated["y"], model["y"]) == ([1.0, 100.0], [0.08, 0.98], [0.1, 0.99])
-    assert "symbol" not in emulated["marker"]
-    assert paper["marker"]["symbol"] == "diamond-open"
-    assert {series["marker"]["color"] for series in others if "marker" in series} != {emulated["marker"]["color"]}
-    assert figure["layout"]["xaxis"]["type"] == "log"
+    model, emulated, paper, *others = figure.series
+    assert isinstance(model, Line)
+    assert isinstance(emulated, Marks)
+    assert isinstance(paper, Marks)
+    assert (emulated.x, emulated.y, model.y) == ([1.0, 100.0], [0.08, 0.98], [0.1, 0.99])
+    assert (model.dash, emulated.hollow, paper.hollow, paper.shape) == ("dash", False, True, "diamond")
+    assert {series.color for series in others} != {emulated.color}
+    assert figure.x.log
     assert joint_figure([compared("A")]) is None
 
 
@@ -42,5 +45,22 @@ def test_shares_are_drawn_in_percent_where_the_axis_says_so() -> None:
     in_percent = replace(judgement, claim=judgement.claim.model_copy(update={"unit": "%"}))
     figure = claim_figure(in_percent)
     assert figure is not None
-    assert figure["data"][-1]["y"] == [8.0, 98.0]
-    assert figure["layout"]["yaxis"]["title"]["text"] == "scaling_factor, %"
+    emulated = figure.series[-1]
+    assert isinstance(emulated, Marks)
+    assert emulated.y == [8.0, 98.0]
+    assert emulated.hover[0].splitlines()[1:] == ["emulated 8 %", "model 10 %"]
+    assert figure.y.title == "scaling_factor, %"
+
+
+def test_where_the_number_is_a_place_its_unit_is_not_that_of_the_points() -> None:
+    """And points of two curves at the same places are not joined by one line."""
+    judgement = compared("A")
+    claim = judgement.claim.model_dump(mode="json") | {
+        "take": {"kind": "crossing", "over": "R / 1e9", "of": {"collective": "a"}, "to": {"collective": "b"}},
+        "unit": "log2 B",
+    }
+    points = tuple(PointValue(text, 10.0, value, value) for text, value in (("a", 0.1), ("b", 0.2)))
+    figure = claim_figure(replace(judgement, claim=Claim.model_validate(claim), points=points))
+    assert figure is not None
+    assert figure.y.title == "scaling_factor"
+    assert [type(series) for series in figure.series] == [Marks, Marks]

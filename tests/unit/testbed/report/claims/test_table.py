@@ -90,7 +90,7 @@ def test_pages_are_written_with_their_figures_and_an_index(tmp_path: Path) -> No
     text = page.read_text()
     assert 'id="claim-0"' in text
     assert "s-sweep-1/sweep.html" in text
-    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md", ".tex", ".json"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md", ".tex", ".json", ""}
     index = write_index([("A Title", [judgement()], "x.html")], folder=tmp_path).read_text()
     assert '<a href="x.html">A Title</a></td><td>1</td><td>0</td><td>0</td><td>1</td>' in " ".join(
         index.split()

@@ -1,17 +1,17 @@
-"""Measured points and their theory: valid plotly, one line for each combination, units that a person reads."""
+"""Measured points and their theory: one line for each combination, units that a person reads."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from testbed.record.reader import Record
 from testbed.record.summary import PredictionSummary, Summary
 from testbed.report.comparison import plots
 from testbed.report.comparison.points import ComparedPoint, Comparison
+from testbed.report.figures import Boxes, Figure, Line, Marks
 
 FIGURES = (plots.iteration, plots.allreduce, plots.scaling, plots.breakdown)
 RATES, COMPRESSIONS = ("10mbit", "1gbit", "100mbit"), ("none", {"kind": "top_k", "ratio": "1%"})
@@ -40,25 +40,38 @@ def comparison(settings: list[dict[str, Any]], *runs: Summary, axes: tuple[tuple
     return Comparison(name="x", axes=axes or tuple((path,) for path in settings[0]), points=points, directory=Path())
 
 
+def lines(figure: Figure) -> list[Line]:
+    """Without those that only explain in the legend."""
+    return [series for series in figure.series if isinstance(series, Line) and len(series.x)]
+
+
+def marks(figure: Figure) -> list[Marks]:
+    return [series for series in figure.series if isinstance(series, Marks) and len(series.x)]
+
+
+def boxes(figure: Figure) -> list[Boxes]:
+    return [series for series in figure.series if isinstance(series, Boxes)]
+
+
 @pytest.mark.parametrize("make", FIGURES)
 @pytest.mark.parametrize("settings", [NUMERIC, TOGETHER, [{"compression": each} for each in COMPRESSIONS], [{}]])
-def test_plotly_accepts_every_property(
-    summary: Summary, make: Callable[[Comparison], Any], settings: list[dict[str, Any]]
+def test_nothing_measured_is_nothing_to_draw(
+    summary: Summary, make: Callable[[Comparison], Figure | None], settings: list[dict[str, Any]]
 ) -> None:
-    go.Figure(**make(comparison(settings, summary)))
-    assert make(comparison(settings)) is None, "nothing measured is nothing to draw"
+    assert make(comparison(settings, summary)) is not None
+    assert make(comparison(settings)) is None
 
 
 def test_the_first_quantity_that_varies_is_the_horizontal_axis_with_its_values_as_written(summary: Summary) -> None:
     for settings in (NUMERIC, [dict(reversed(each.items())) for each in NUMERIC]):
         figure = plots.allreduce(comparison(settings, summary))
         assert figure is not None
-        axis = figure["layout"]["xaxis"]
-        assert (axis["type"], axis["ticktext"], axis["tickvals"]) == ("log", list(RATES), [1e7, 1e9, 1e8])
-        lines = [trace for trace in figure["data"] if trace["x"] != [None]]
-        assert [trace["x"] for trace in lines] == [[1e7, 1e8, 1e9]] * 6, "in the order of the numbers"
-        assert {trace["name"] for trace in lines} == {"none", "top_k(ratio=1%)"}
-        assert sorted(trace["line"].get("dash", "") for trace in lines) == ["", "", "dash", "dash", "dot", "dot"]
+        assert figure.x.log
+        assert figure.x.ticks == {1e7: "10mbit", 1e9: "1gbit", 1e8: "100mbit"}
+        assert [line.x for line in lines(figure)] == [[1e7, 1e8, 1e9]] * 6, "in the order of the numbers"
+        assert {line.name for line in lines(figure)} == {"none", "top_k(ratio=1%)"}
+        assert sorted(line.dash for line in lines(figure)) == ["", "", "dash", "dash", "dot", "dot"]
+        assert lines(figure)[2].hidden_by == ("none", "bound"), "its group's entry hides it, and that of all bounds"
 
 
 def with_prediction(summary: Summary) -> Summary:
@@ -81,51 +94,60 @@ def with_prediction(summary: Summary) -> Summary:
 def test_predicted_and_measured_are_never_drawn_alike(
     summary: Summary, make: Callable[[Comparison], Any], settings: list[dict[str, Any]]
 ) -> None:
-    traces = make(comparison(settings, with_prediction(summary)))["data"]
-    drawn: dict[bool, set[bool]] = {True: set(), False: set()}
-    for trace in traces:
-        named = trace["name"] if trace["x"] == [None] else trace["hovertemplate"]
-        if "predicted" in named or "measured" in named:
-            hollow = "-open" in str(trace.get("marker", {}).get("symbol", ""))
-            drawn["predicted" in named].add(hollow)
-    assert drawn == {True: {True}, False: {False}}, "hollow, or filled"
+    figure = make(comparison(settings, with_prediction(summary)))
+    drawn: dict[str, set[Any]] = {}
+    for series in figure.series:
+        if isinstance(series, Marks | Boxes) and (isinstance(series, Boxes) or len(series.x)):
+            for text in series.hover[:1]:
+                kind = text.partition("\n")[0].rpartition(", ")[2]
+                drawn.setdefault(kind, set()).add(getattr(series, "hollow", False) is True)
+    assert drawn["predicted"] == {True}, "hollow"
+    assert drawn["measured"] == {False}, "filled"
+    assert {series.name: series.hollow for series in figure.legend if series.name == "predicted"} == {"predicted": True}
 
 
 @pytest.mark.parametrize("make", [plots.iteration, plots.allreduce, plots.scaling])
 def test_degraded_points_are_hollow_and_no_others(summary: Summary, make: Callable[[Comparison], Any]) -> None:
     degraded = summary.model_copy(update={"outcome": "degraded", "reasons": ["because"]})
 
-    def drawn(settings: list[dict[str, Any]], **axes: Any) -> list[dict[str, Any]]:
+    def drawn(settings: list[dict[str, Any]], **axes: Any) -> Figure:
         whole = comparison(settings, summary, **axes)
         points = (replace(whole.points[0], runs=(degraded,)), *whole.points[1:])
-        figure = make(replace(whole, points=points))
-        go.Figure(**figure)
-        assert "degraded: hollow" in [trace["name"] for trace in figure["data"]]
-        assert "degraded: hollow" not in [trace["name"] for trace in make(whole)["data"]]
-        return [trace for trace in figure["data"] if ", measured, " in trace.get("hovertemplate", "")]
+        figure: Figure = make(replace(whole, points=points))
+        assert "degraded: hollow" in [series.name for series in figure.legend]
+        assert "degraded: hollow" not in [series.name for series in make(whole).legend]
+        return figure
 
-    (line,) = drawn([{"link.rate": rate} for rate in ("1mbit", "2mbit", "4mbit")])
-    assert line["marker"]["symbol"] == ["circle-open", "circle", "circle"]
-    assert line["customdata"] == ["1mbit (degraded)", "2mbit", "4mbit"]
-    (bars,) = drawn(TOGETHER, axes=(("collective", "stack"),))
-    first, second = bars["marker"]["color"]
-    assert first == "rgba(0,0,0,0)"
-    assert second == bars["marker"]["line"]["color"]
-    assert bars["marker"]["line"]["width"] == [2, 0]
+    measured, *_ = marks(drawn([{"link.rate": rate} for rate in ("1mbit", "2mbit", "4mbit")]))
+    assert measured.hollow == [True, False, False]
+    assert [text.partition("\n")[2].partition(":")[0] for text in measured.hover] == [
+        "1mbit (degraded)",
+        "2mbit",
+        "4mbit",
+    ]
+    (bars,) = boxes(drawn(TOGETHER, axes=(("collective", "stack"),)))
+    assert bars.hollow == [True, False]
 
 
 def test_the_parts_of_a_degraded_points_iteration_are_called_so(summary: Summary) -> None:
     degraded = summary.model_copy(update={"outcome": "degraded", "reasons": ["because"]})
     figure = plots.breakdown(comparison([{"seed": 1}, {"seed": 2}], degraded))
     assert figure is not None
-    assert figure["data"][0]["y"] == ["1 (degraded)", "2 (degraded)"]
+    assert list(figure.y.ticks.values()) == ["1 (degraded)", "2 (degraded)"]
+    quantiles = summary.iteration_time_s
+    assert quantiles is not None
+    *_, last, whole = boxes(figure)
+    assert last.right == whole.right == [pytest.approx(1e3 * quantiles.mean, rel=1e-4)] * 2, "parts add up"
 
 
 def test_what_varies_together_is_one_axis_of_names(summary: Summary) -> None:
     figure = plots.allreduce(comparison(TOGETHER, summary, axes=(("collective", "stack"),)))
     assert figure is not None
-    assert [trace["x"] for trace in figure["data"] if trace["type"] == "bar"] == [["ring", "ring gloo"]]
-    assert figure["layout"]["xaxis"]["title"]["text"] == "collective, stack"
+    assert summary.allreduce is not None
+    (bars,) = boxes(figure)
+    assert bars.top == [pytest.approx(1e3 * summary.allreduce.time_s, rel=1e-4)] * 2
+    assert [0.5 * (left + right) for left, right in zip(bars.left, bars.right, strict=True)] == [0.0, 1.0]
+    assert (figure.x.title, figure.x.ticks) == ("collective, stack", {0.0: "ring", 1.0: "ring\ngloo"})
 
 
 def test_theory_of_an_iteration_lies_around_computing_and_the_bound(summary: Summary) -> None:
@@ -133,28 +155,35 @@ def test_theory_of_an_iteration_lies_around_computing_and_the_bound(summary: Sum
     assert figure is not None
     assert summary.compute_only_time_s is not None
     assert summary.allreduce is not None
-    most, least = (trace["y"][0] / 1e3 for trace in figure["data"] if "dash" in trace["line"] and trace["x"] != [None])
+    most, least = (line.y[0] / 1e3 for line in lines(figure) if line.dash)
     assert most == pytest.approx(summary.compute_only_time_s + summary.allreduce.predicted_s, rel=1e-4)
     assert least == pytest.approx(max(summary.compute_only_time_s, summary.allreduce.bound_s), rel=1e-4)
 
 
-def test_names_of_places_are_broken_into_lines_and_every_line_of_the_legend_has_room(summary: Summary) -> None:
+def test_the_spread_of_iterations_is_drawn_around_each_point(summary: Summary) -> None:
+    quantiles = summary.iteration_time_s
+    assert quantiles is not None
+    for settings in ([{"seed": 1}, {"seed": 2}], TOGETHER):
+        figure = plots.iteration(comparison(settings, summary))
+        assert figure is not None
+        (spread,) = [series for series in marks(figure) if series.low]
+        assert spread.low[0] == pytest.approx(1e3 * quantiles.p10, rel=1e-4)
+        assert spread.high[0] == pytest.approx(1e3 * quantiles.p90, rel=1e-4)
+
+
+def test_names_of_places_are_broken_into_lines_and_theory_stands_on_its_bar(summary: Summary) -> None:
     settings: list[dict[str, Any]] = [
         {"collective": "ring", "stack": "gloo"},
         {"collective": {"kind": "tree", "chunk": "1MiB"}, "stack": None},
     ]
     figure = plots.iteration(comparison(settings, summary, axes=(("collective", "stack"),)))
     assert figure is not None
-    assert {trace["offsetgroup"] for trace in figure["data"]} == {"all"}, "theory stands on its bar"
-    axis = figure["layout"]["xaxis"]
-    assert axis["tickvals"] == ["ring gloo", "tree(chunk=1MiB)"]
-    assert axis["ticktext"] == ["ring<br>gloo", "tree<br>(chunk=1MiB)"]
-    many: list[dict[str, Any]] = [
-        {"compression": kind, "seed": str(seed)} for kind in ("none", "fp16", "int8", "top_k") for seed in (1, 2)
-    ]
-    taller = plots.iteration(comparison(many, summary))
-    assert taller is not None
-    assert taller["layout"]["height"] > figure["layout"]["height"]
+    assert figure.x.categories
+    assert list(figure.x.ticks.values()) == ["ring\ngloo", "tree\n(chunk=1MiB)"]
+    (bars,) = boxes(figure)
+    for theory in marks(figure):
+        for at, left, right in zip(theory.x, bars.left, bars.right, strict=True):
+            assert left < at < right
 
 
 def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
@@ -174,8 +203,29 @@ def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
     )
     figure = plots.iteration(Comparison(name="x", axes=(("link.rate",),), points=points, directory=Path()))
     assert figure is not None
-    axis = figure["layout"]["yaxis"]
-    assert axis["type"] == "log"
-    assert {"200": 200.0, "1000": 1000.0, "2000": 2000.0}.items() <= dict(
-        zip(axis["ticktext"], axis["tickvals"], strict=True)
-    ).items()
+    assert figure.y.log
+    assert {200.0: "200", 1000.0: "1000", 2000.0: "2000"}.items() <= figure.y.ticks.items()
+
+
+def test_theory_of_nothing_has_no_place_on_a_logarithmic_axis(summary: Summary) -> None:
+    took = summary.allreduce
+    assert took is not None
+    whole = comparison([{"link.rate": rate} for rate in RATES], summary)
+    points = tuple(
+        replace(
+            point,
+            runs=(
+                summary.model_copy(
+                    update={
+                        "allreduce": took.model_copy(update={"time_s": factor, "bound_s": 0.0 if factor == 1 else 0.5})
+                    }
+                ),
+            ),
+        )
+        for point, factor in zip(whole.points, (1, 10, 100), strict=True)
+    )
+    figure = plots.allreduce(replace(whole, points=points))
+    assert figure is not None
+    assert figure.y.log
+    (bound,) = [line for line in lines(figure) if line.dash == "dot"]
+    assert sorted(bound.y, key=str) == [500.0, 500.0, None]

@@ -1,0 +1,308 @@
+"""Every kind of page in a real browser: it draws itself without a request or an error, in light and dark, on paper and
+on a telephone; hovering, the legend and zooming do what they are there for. Half a minute, most of it a browser's: what
+is drawn is only known once somebody has drawn it."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+from testbed.claims.judge import Judgement, PointValue
+from testbed.experiment.claims import Claim
+from testbed.record.frames import CHANGE_SCHEMA
+from testbed.record.reader import Record, load
+from testbed.record.summary import Summary
+from testbed.report.advice import write_advice
+from testbed.report.claims.page import write_claims
+from testbed.report.comparison.page import write_sweep
+from testbed.report.comparison.points import ComparedPoint, Comparison
+from testbed.report.figures import Line
+from testbed.report.page import record_figures, write_report
+from testbed.theory.advise import Setting, advise
+from testbed.traces.derived import derived_table
+from tests.unit.testbed.conftest import Scenario, make_record
+
+pytestmark = pytest.mark.browser
+MOST_BYTES = 2_000_000
+KINDS = ("run", "large run", "long run", "quantities", "names", "claims", "advice")
+LIGHT_INK, DARK_INK = "rgb(27, 31, 36)", "rgb(230, 233, 237)"
+
+
+CUT = """svg => {
+  const outer = svg.getBoundingClientRect();
+  const seen = text => text.textContent && getComputedStyle(text).opacity > 0;
+  return [...svg.querySelectorAll('text')].filter(seen).filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.left < outer.left - 1 || box.right > outer.right + 1
+      || box.top < outer.top - 1 || box.bottom > outer.bottom + 1;
+  }).map(text => text.textContent);
+}"""
+"""Words that reach beyond their figure."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    assert program is not None, "chromium is missing: tools/setup.sh tests"
+    with sync_playwright() as playwright:
+        # Chromium's own sandbox needs another user than root; these pages are ours.
+        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+def changed(directory: Path) -> Record:
+    rows = [
+        {"at_s": at_s, "link": "w1-s0", "node": node, "to": to, "setting": "rate", "source": "schedule"}
+        | {"before": "100mbit", "after": "50mbit", "rate_bps": 50e6}
+        for at_s in (20.0, 26.0)
+        for node, to in (("w1", "s0"), ("s0", "w1"))
+    ]
+    return make_record(directory, Scenario(num_iterations=60), changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA))
+
+
+def comparison(settings: list[dict[str, Any]], summary: Summary, directory: Path) -> Comparison:
+    degraded = summary.model_copy(update={"outcome": "degraded", "reasons": ["because"]})
+    points = tuple(
+        ComparedPoint(
+            settings=each,
+            spec_sha256="ab",
+            bound_s=0.5,
+            schedule_bound_s=0.5,
+            predicted_s=0.6,
+            num_requested=1,
+            runs=(degraded if number == 1 else summary,),
+        )
+        for number, each in enumerate(settings)
+    )
+    paths = tuple((path,) for path in settings[0])
+    return Comparison(name="compared", axes=paths, points=points, directory=directory)
+
+
+def judgements() -> list[Judgement]:
+    claims = [
+        Claim.model_validate(
+            {
+                "name": name, "of": "scaling_factor", "model": "what_if.scaling_factor", "why": "because",
+                "take": {"kind": "farthest", "over": "R / 1e9"}, "expect": {"difference": 0.05},
+                "paper": {"says": "72 %", "evidence": "figure", "points": [[10, 0.475]], "points_are": "measured"},
+            }
+        )
+        for name in ("A: <much>", "B: more")
+    ]  # fmt: skip
+    points = (PointValue("100", 100.0, 0.98, 0.99), PointValue("1", 1.0, 0.08, 0.1))
+    return [
+        Judgement(claim=claim, state="holds", measured=0.98, model=0.99, reason="", points=points) for claim in claims
+    ]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    summary = make_record(folder / "plain", Scenario(num_iterations=10)).summary
+    assert summary.outcome == "valid"
+    large = make_record(folder / "large", Scenario(num_workers=64, bucket_bytes=(1 << 18,) * 80, num_iterations=12))
+    document = {"nodes": ["x" * 50] * 10_000}
+    long = make_record(folder / "long", Scenario(num_iterations=600, bucket_bytes=(1 << 20,) * 2))
+    rates = [{"link.rate": rate, "compression": kind} for rate in ("10mbit", "100mbit", "1gbit") for kind in ("a", "b")]
+    names = [{"collective": f"a_collective_with_a_long_name_{number}"} for number in range(6)]
+    write_advice(
+        advise(
+            Setting(table=derived_table("resnet50"), num_workers=32, rate_bps=10e9, efficiency=0.8),
+            0.9,
+            max_efficiency=0.956,
+        ),
+        "resnet50",
+        folder / "advice.html",
+    )
+    return {
+        "run": write_report(changed(folder / "run")),
+        "large run": write_report(replace(large, plan=document, environment=document, calibration=document)),
+        "long run": write_report(long),
+        "quantities": write_sweep(comparison(rates, summary, folder / "rates-sweep")),
+        "names": write_sweep(comparison(names, summary, folder / "names-sweep")),
+        "claims": write_claims("paper", None, judgements(), folder=folder / "claims", sweeps=[], command="again"),
+        "advice": folder / "advice.html",
+    }
+
+
+@dataclass
+class Opened:
+    """A page and whatever it did that it should not."""
+
+    page: Page
+    url: str
+    faults: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def fill(self, selector: str = ".plot .role-axis-label text") -> str:
+        return str(self.page.locator(selector).first.evaluate("each => getComputedStyle(each).fill"))
+
+
+@pytest.fixture
+def opened(browser: Browser, pages: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Opened]:
+    kind, scheme, width = request.param
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    found = Opened(page, pages[kind].as_uri())
+
+    def requested(each: Request) -> None:
+        found.requests.append(each.url)
+
+    page.on("request", requested)
+    page.on("console", lambda message: found.faults.append(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: found.faults.append(str(error)))
+    page.goto(found.url)
+    page.wait_for_function(
+        "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('svg .role-mark path'))"
+    )
+    yield found
+    page.close()
+
+
+def opening(*kinds: str, scheme: str = "light", width: int = 1280) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("opened", [(kind, scheme, width) for kind in kinds], indirect=True, ids=kinds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_is_at_most_two_megabytes(pages: dict[str, Path], kind: str) -> None:
+    assert pages[kind].stat().st_size <= MOST_BYTES
+
+
+@opening(*KINDS)
+def test_every_figure_is_drawn_without_an_error_or_a_request(opened: Opened) -> None:
+    assert opened.faults == []
+    assert opened.requests == [opened.url]
+    places = opened.page.locator(".plot")
+    assert places.count() > 0
+    for place in places.all():
+        assert place.locator("svg").count() == 1
+        box = place.locator("svg").bounding_box()
+        outer = place.bounding_box()
+        assert box is not None
+        assert outer is not None
+        assert outer["width"] - 2 <= box["width"] <= outer["width"] + 1, "as wide as its place"
+        assert place.locator("svg").evaluate(CUT) == []
+
+
+@opening(*KINDS, scheme="dark")
+def test_a_page_in_the_dark_has_light_words_and_on_paper_dark_ones(opened: Opened) -> None:
+    assert opened.fill() == DARK_INK
+    opened.page.emulate_media(media="print", color_scheme="dark")
+    assert opened.fill() == LIGHT_INK
+    assert (
+        opened.page.locator("body").evaluate("each => getComputedStyle(each).backgroundColor") == "rgb(255, 255, 255)"
+    )
+    assert opened.page.pdf().startswith(b"%PDF")
+    opened.page.emulate_media(media="screen", color_scheme="light")
+    assert opened.fill() == LIGHT_INK
+    assert opened.faults == []
+
+
+@opening(*KINDS, width=390)
+def test_a_page_fits_a_telephone(opened: Opened) -> None:
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+    for place in opened.page.locator(".plot svg").all():
+        box = place.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert place.evaluate(CUT) == []
+    plot = opened.page.locator(".plot svg .mark-group.role-frame > g > path.background").first
+    box = plot.bounding_box()
+    assert box is not None
+    assert box["width"] >= 120, "room is left for what is drawn"
+
+
+@opening("run")
+def test_hovering_over_lines_shows_every_ones_value_at_that_time(opened: Opened, pages: dict[str, Path]) -> None:
+    place = opened.page.locator("#utilization svg")
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    assert box is not None
+    opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    note = opened.page.locator(".note")
+    text = note.inner_text().splitlines()
+    (number,) = re.findall(r"^seconds ([\d.]+)$", text[0])
+    figure = record_figures(load(pages["run"].parent))["utilization"]
+    for line in figure.series:
+        if not isinstance(line, Line):
+            continue
+        at = min(range(len(line.x)), key=lambda index: abs(line.x[index] - float(number)))
+        assert f"{line.name}: {float(f'{line.y[at]:.4g}'):g} %" in text
+    opened.page.mouse.move(1, 1)
+    assert note.is_hidden()
+
+
+@opening("run")
+def test_hovering_over_a_box_says_what_it_is(opened: Opened) -> None:
+    opened.page.locator("#timeline .mark-rect path").first.hover(force=True)
+    assert re.search(r"^w0 \w+ [\d.]+ ms, from [\d.]+ ms$", opened.page.locator(".note").inner_text())
+
+
+@opening("run")
+def test_the_legend_hides_and_shows(opened: Opened) -> None:
+    def drawn() -> int:
+        return opened.page.locator("#breakdown .mark-rect path").count()
+
+    before = drawn()
+    entry = opened.page.locator("#breakdown .role-legend-label text", has_text="exposed communication")
+    entry.click()
+    opened.page.wait_for_function(f"document.querySelectorAll('#breakdown .mark-rect path').length < {before}")
+    assert drawn() == before - 60, "one of the parts of sixty iterations"
+    entry.click()
+    opened.page.wait_for_function(f"document.querySelectorAll('#breakdown .mark-rect path').length == {before}")
+
+
+@opening("quantities")
+def test_the_legend_hides_a_group_and_a_way_of_drawing(opened: Opened) -> None:
+    def lines() -> int:
+        return opened.page.locator("#allreduce .mark-line path").evaluate_all(
+            "lines => lines.filter(line => line.getAttribute('d')).length"
+        )
+
+    assert lines() == 6, "measured, predicted and bound of two"
+    opened.page.locator("#allreduce .role-legend-label text", has_text=re.compile("^bound$")).click()
+    opened.page.wait_for_timeout(50)
+    assert lines() == 4
+    opened.page.locator("#allreduce .role-legend-label text", has_text=re.compile("^b$")).click()
+    opened.page.wait_for_timeout(50)
+    assert lines() == 2
+
+
+@opening("run")
+def test_dragging_zooms_and_a_double_click_shows_all_again(opened: Opened) -> None:
+    labels = "#timeline .role-axis-label text"
+    before = opened.page.locator(labels).all_text_contents()
+    place = opened.page.locator("#timeline svg")
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    opened.page.mouse.move(box["x"] + 0.3 * box["width"], middle)
+    opened.page.mouse.down()
+    opened.page.mouse.move(box["x"] + 0.4 * box["width"], middle, steps=4)
+    opened.page.mouse.up()
+    opened.page.wait_for_timeout(100)
+    zoomed = opened.page.locator(labels).all_text_contents()
+    assert zoomed != before
+    assert opened.page.locator("#timeline .mark-rect path").count() > 0
+    opened.page.mouse.dblclick(box["x"] + 0.5 * box["width"], middle)
+    opened.page.wait_for_timeout(100)
+    assert sorted(opened.page.locator(labels).all_text_contents()) == sorted(before)
+    assert opened.faults == []
+
+
+@opening("run")
+def test_a_narrower_window_draws_narrower_figures(opened: Opened) -> None:
+    opened.page.set_viewport_size({"width": 600, "height": 900})
+    opened.page.wait_for_timeout(100)
+    box = opened.page.locator("#utilization svg").bounding_box()
+    assert box is not None
+    assert box["width"] <= 600

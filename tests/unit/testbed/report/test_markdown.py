@@ -1,0 +1,38 @@
+"""The Markdown of a run says what its summary says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from testbed.record.number_text import time_text
+from testbed.record.reader import Record
+from testbed.report.markdown import run_markdown, table
+
+
+def test_it_says_what_the_summary_says(record: Callable[..., Record], tmp_path: Path) -> None:
+    summary = record(outcome="degraded", reasons=["the | hypervisor"]).summary
+    text = run_markdown(summary, [tmp_path / "f" / "a.svg", tmp_path / "f" / "a.png"], tmp_path)
+    assert text.startswith(f"# {summary.name}\n")
+    assert "**DEGRADED**" in text
+    assert "- the | hypervisor" in text
+    assert summary.iteration_time_s is not None
+    assert f"| iteration | {time_text(summary.iteration_time_s.mean)} |" in text
+    for link in summary.links:
+        assert f"| {link.from_} → {link.to} |" in text
+        assert f"| {link.bytes:,} |" in text
+    assert text.endswith("![a](f/a.svg)\n")
+    assert "None" not in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {4, 9}, "every table's rows have its columns"
+
+
+def test_a_run_that_failed_early_has_its_reason_alone(record: Callable[..., Record], tmp_path: Path) -> None:
+    nothing = {"iteration_time_s": None, "prediction": None, "scaling_factor": None, "network_efficiency": None}
+    more = {"samples_per_s": None, "allreduce": None, "loss": None, "links": [], "reasons": ["w1 was killed"]}
+    summary = record().summary.model_copy(update={**nothing, **more, "outcome": "failed"})
+    text = run_markdown(summary, [], tmp_path)
+    assert "- w1 was killed" in text
+    assert "w0" not in text
+
+
+def test_a_cell_cannot_end_its_row() -> None:
+    assert table(("a", "b"), "lr", [("x|y\nz", "1")]) == ["| a | b |", "| --- | ---: |", "| x\\|y z | 1 |", ""]
