@@ -41,7 +41,7 @@ from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
-from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
+from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, PACKET_BYTES, Costs, Links
 from transports.compression.base import Exchange, Pattern
 from transports.errors import OptionError
 from transports.units import format_rate
@@ -339,6 +339,7 @@ def make_plan(
             latency_s=propagation_s,
             header_bytes=channel.header_bytes,
             queue_bytes=queue_bytes,
+            frame_bytes=PACKET_BYTES,
         )
         return exchange_time_s(
             collective,
@@ -348,6 +349,7 @@ def make_plan(
             costs,
             latency_s=propagation_s,
             rate_bps=rate_bps,
+            quiet_s=0.0,
         )
 
     buckets = buckets_of(experiment, all_reduce_s)

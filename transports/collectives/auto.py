@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from transports.collectives.base import COLLECTIVES, Collective, Operation, Step, World
 from transports.collectives.schedules.defaults import schedule
-from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links, exchange_s
+from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, PACKET_BYTES, Costs, Links, exchange_s
 from transports.units import Rate, Size, Time
 
 NEAR: Final = 1.05
@@ -37,6 +37,10 @@ class Auto(Collective):
     """From participant to participant, of an empty message; open: that of the links, else 100us."""
     overhead_s: Time | None = Field(None, alias="overhead", ge=0, le=1)
     """Of a participant for each message that it sends, and for each that it receives; open: as fitted, else 25us."""
+    copy_bps: Rate | None = Field(None, alias="copying", gt=0)
+    """How fast a participant sends, and receives, on links that are faster; open: as fitted, else 8gbit."""
+    cores: int | None = Field(None, ge=1)
+    """Which all participants share; open: as fitted, else each has its own."""
     addition_bps: Rate | None = Field(None, alias="addition", gt=0)
     """How fast a participant adds what came to what is there; open: as fitted, else 80gbit."""
     rate_bps: Rate | None = Field(None, alias="rate", gt=0)
@@ -70,6 +74,8 @@ class Auto(Collective):
             "rate_bps": rate_bps,
             "queue_bytes": None if queue_bytes is None else round(queue_bytes),
             "overhead_s": costs.message_s,
+            "copy_bps": 8 / costs.copy_s_per_byte if costs.copy_s_per_byte else None,
+            "cores": costs.num_cores,
             "addition_bps": 8 / costs.addition_s_per_byte if costs.addition_s_per_byte else None,
         }
         open_ones = {name: value for name, value in known.items() if getattr(self, name) is None}
@@ -86,10 +92,14 @@ class Auto(Collective):
             rate_bps=DEFAULT_RATE_BPS if self.rate_bps is None else self.rate_bps,
             latency_s=DEFAULT_LATENCY_S if self.latency_s is None else self.latency_s,
             queue_bytes=DEFAULT_QUEUE_BYTES if self.queue_bytes is None else self.queue_bytes,
+            frame_bytes=PACKET_BYTES,
         )
         addition_s_per_byte = DEFAULT_COSTS.addition_s_per_byte if self.addition_bps is None else 8 / self.addition_bps
+        copy_s_per_byte = DEFAULT_COSTS.copy_s_per_byte if self.copy_bps is None else 8 / self.copy_bps
         costs = replace(
             DEFAULT_COSTS,
+            num_cores=self.cores,
+            copy_s_per_byte=copy_s_per_byte,
             host_latency_s=0.0,  # the latency has it
             message_s=DEFAULT_COSTS.message_s if self.overhead_s is None else self.overhead_s,
             addition_s_per_byte=addition_s_per_byte,
