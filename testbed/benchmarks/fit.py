@@ -21,7 +21,7 @@ GROUPS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """Links and numbers of workers that no validation uses."""
-SIZES: Final = ("64MiB", "16MiB", "4MiB", "1MiB", "256KiB", "64KiB", "16KiB")
+SIZES: Final = ("64MiB", "16MiB", "4MiB", "1MiB", "256KiB", "64KiB")
 """The long ones first: young connections hold back what is longer than their window."""
 REPEAT: Final = 7
 

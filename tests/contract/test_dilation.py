@@ -105,6 +105,7 @@ QUANTITIES: Final = {
     "collective.auto.latency_s": CHOICE,
     "collective.auto.overhead_s": CHOICE,
     "collective.auto.addition_bps": CHOICE,
+    "collective.auto.copy_bps": CHOICE,
     "collective.auto.rate_bps": CHOICE,
     "worker.timeout_s": WORKER,
     "worker.launched_s": WALL,

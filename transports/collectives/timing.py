@@ -455,9 +455,11 @@ def _pieces(start_byte: int, num_bytes: int, frame_bytes: int) -> Iterator[_Piec
         return
     num_frames = -(-num_bytes // frame_bytes)
     longest = -(-num_frames // min(NUM_PIECES, num_frames)) * frame_bytes
-    for begin in range(0, num_bytes, longest):
-        end = min(begin + longest, num_bytes)
-        yield _Piece(end - begin, (start_byte + end - 1) % frame_bytes + 1)
+    begin, whole = start_byte, start_byte + num_bytes
+    while begin < whole:
+        end = min(begin // frame_bytes * frame_bytes + longest, whole)
+        yield _Piece(end - begin, (end - 1) % frame_bytes + 1)
+        begin = end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
