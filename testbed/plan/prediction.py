@@ -93,8 +93,6 @@ def plan_links(
 
     shaped = [direction for direction in directions if not direction.requested.unshaped]
     fraction = experiment.channel.goodput_fraction(experiment.mtu)
-    packet_bytes = fraction * (experiment.mtu + _ETHERNET_HEADER_BYTES)
-    longest = int(_LONGEST_BYTES / packet_bytes)
     return Links(
         s_per_byte=tuple(8 / (direction.rate_bps * fraction * costs.link_share) for direction in directions),
         paths=lambda pair: path_of(pair)[0],
@@ -102,8 +100,14 @@ def plan_links(
         header_bytes=experiment.channel.header_bytes,
         queue_bytes=min((direction.requested.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
         burst_bytes=tuple(fraction * each.shaper.burst_bytes if each.shaper else 0.0 for each in directions),
-        frame_bytes=tuple(round(packet_bytes * (each.gso_max_segments or longest)) for each in directions),
+        frame_bytes=tuple(frame_bytes(experiment, each.gso_max_segments) for each in directions),
     )
+
+
+def frame_bytes(experiment: Experiment, max_segments: int | None) -> int:
+    """Payload of a super-frame of so many segments; None: of as many as the kernel makes."""
+    segment_bytes = experiment.channel.goodput_fraction(experiment.mtu) * (experiment.mtu + _ETHERNET_HEADER_BYTES)
+    return round(segment_bytes * (int(_LONGEST_BYTES / segment_bytes) if max_segments is None else max_segments))
 
 
 def _one_of(path: Path, *, turn: int) -> list[Hop]:

@@ -47,6 +47,10 @@ class Auto(Collective):
     """Payload that a participant's link carries in each direction; open: that of the links, else 1gbit."""
     queue_bytes: Size | None = Field(None, alias="queue", gt=0)
     """What the port of a switch holds; open: that of the links, else 1MB."""
+    burst_bytes: Size | None = Field(None, alias="burst", ge=0)
+    """Payload that a link lets pass at once after rest; open: that of the links, else none."""
+    frame_bytes: Size | None = Field(None, alias="frame", gt=0)
+    """Payload of the longest packet that a link lets pass whole; open: that of the links, else 1448B."""
 
     @field_validator("candidates")
     @classmethod
@@ -65,6 +69,8 @@ class Auto(Collective):
         rate_bps: float,
         tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
         queue_bytes: float | None = None,
+        burst_bytes: int | None = None,
+        frame_bytes: int | None = None,
         costs: Costs | None = None,
     ) -> Self:
         """See :class:`Collective`."""
@@ -73,6 +79,8 @@ class Auto(Collective):
             "latency_s": latency_s,
             "rate_bps": rate_bps,
             "queue_bytes": None if queue_bytes is None else round(queue_bytes),
+            "burst_bytes": burst_bytes,
+            "frame_bytes": frame_bytes,
             "overhead_s": costs.message_s,
             "copy_bps": 8 / costs.copy_s_per_byte if costs.copy_s_per_byte else None,
             "cores": costs.num_cores,
@@ -92,7 +100,8 @@ class Auto(Collective):
             rate_bps=DEFAULT_RATE_BPS if self.rate_bps is None else self.rate_bps,
             latency_s=DEFAULT_LATENCY_S if self.latency_s is None else self.latency_s,
             queue_bytes=DEFAULT_QUEUE_BYTES if self.queue_bytes is None else self.queue_bytes,
-            frame_bytes=PACKET_BYTES,
+            burst_bytes=self.burst_bytes or 0,
+            frame_bytes=PACKET_BYTES if self.frame_bytes is None else self.frame_bytes,
         )
         addition_s_per_byte = DEFAULT_COSTS.addition_s_per_byte if self.addition_bps is None else 8 / self.addition_bps
         copy_s_per_byte = DEFAULT_COSTS.copy_s_per_byte if self.copy_bps is None else 8 / self.copy_bps

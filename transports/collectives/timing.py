@@ -112,6 +112,7 @@ class Links:
         latency_s: float,
         header_bytes: int = 0,
         queue_bytes: float | None = None,
+        burst_bytes: float = 0.0,
         frame_bytes: int = 0,
     ) -> "Links":
         """One full-duplex link for each participant: up is its number, down comes `size` later."""
@@ -121,7 +122,8 @@ class Links:
             latency_s=lambda _: latency_s,
             header_bytes=header_bytes,
             queue_bytes=DEFAULT_QUEUE_BYTES if queue_bytes is None else queue_bytes,
-            frame_bytes=(frame_bytes,) * (2 * size) if frame_bytes else (),
+            burst_bytes=(burst_bytes,) * (2 * size),
+            frame_bytes=(frame_bytes,) * (2 * size),
         )
 
 
