@@ -44,7 +44,7 @@ class Prediction:
     schedule_bound_s: float
     """What the collective's own bytes need at least on the most loaded link."""
     predicted_s: float
-    """One exchange after the other, the first of them on links that have rested."""
+    """One exchange after the other, the first of them on links that were idle."""
     goodput_bps: float
     """Of the slowest direction of a worker's or server's link that carries anything."""
     bottleneck: str | None

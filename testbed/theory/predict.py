@@ -253,7 +253,7 @@ class _Predictor:
             waits.append(max(computed_s) < max(free_s))
             for each in bucket:
                 quiet_s = max(0.0, min(begins_s[: len(factors)]) - last_s) if self._known else 0.0
-                free_s = begins_s = self._exchanged(each, begins_s, self._links.rested(quiet_s))
+                free_s = begins_s = self._exchanged(each, begins_s, self._links.quiet_class_s(quiet_s))
                 last_s = max(free_s)
             exchanged.append((max(computed_s) if not waits[-1] else exchanged[-1][1], last_s))
         return _Iteration(

@@ -96,8 +96,8 @@ class Links:
     frame_bytes: Sequence[int] = ()
     """By link, the payload of the longest packet that is sent to it, a super-frame; empty: none to speak of."""
 
-    def rested(self, quiet_s: float) -> float:
-        """The same for exchanges as `quiet_s`: one of few numbers."""
+    def quiet_class_s(self, quiet_s: float) -> float:
+        """As good as `quiet_s` to an exchange: one of few numbers, so that what was computed serves again."""
         if quiet_s > IDLE_S:
             return inf
         filled_s = max((each * s for each, s in zip(self.burst_bytes, self.s_per_byte, strict=False)), default=0.0)

@@ -1,4 +1,4 @@
-"""The cost model on cases that are computed by hand: token buckets, super-frames, links and cores that are shared."""
+"""The cost model on cases that are computed without it: token buckets, super-frames, links and cores that are shared."""
 
 from dataclasses import replace
 from math import inf
@@ -37,11 +37,11 @@ def test_bursts_fill_while_nothing_is_sent() -> None:
     assert there_and_back_s(1600, SHAPED, quiet_s=IDLE_S) == pytest.approx(1200e-6)
 
 
-def test_rests_are_told_apart_by_what_they_change() -> None:
-    assert SHAPED.rested(inf) == SHAPED.rested(2 * IDLE_S) == inf
-    assert SHAPED.rested(1000e-6) == SHAPED.rested(IDLE_S) == IDLE_S
-    assert SHAPED.rested(999e-6) == 999e-6
-    assert FRAMED.rested(0.0) == IDLE_S, "no bursts that could fill"
+def test_idle_times_differ_by_what_they_change() -> None:
+    assert SHAPED.quiet_class_s(inf) == SHAPED.quiet_class_s(2 * IDLE_S) == inf
+    assert SHAPED.quiet_class_s(1000e-6) == SHAPED.quiet_class_s(IDLE_S) == IDLE_S
+    assert SHAPED.quiet_class_s(999e-6) == 999e-6
+    assert FRAMED.quiet_class_s(0.0) == IDLE_S, "no bursts that could fill"
 
 
 def test_the_last_superframe_of_a_message_passes_whole() -> None:
