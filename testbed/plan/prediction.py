@@ -80,15 +80,15 @@ def plan_links(
 
     Of several equal paths each pair takes one, neighbours in rank different ones."""
     number = {direction.hop: index for index, direction in enumerate(directions)}
-    delays_s = {direction.hop: direction.delay_s for direction in directions} | dict(delays_s or {})
-    late_s = {hop: costs.late_s if delay_s else 0.0 for hop, delay_s in delays_s.items()}
+    requested_s = {each.hop: each.delay_s + (costs.late_s if each.delay_s else 0.0) for each in directions}
+    hops_s = requested_s | dict(delays_s or {})
     found: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
 
     def path_of(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
         if pair not in found:
             path = all_paths[names[pair[0]], names[pair[1]]]
             hops = _one_of(path, turn=sum(pair))
-            found[pair] = tuple(number[hop] for hop in hops), sum(delays_s[hop] + late_s[hop] for hop in hops)
+            found[pair] = tuple(number[hop] for hop in hops), sum(hops_s[hop] for hop in hops)
         return found[pair]
 
     shaped = [direction for direction in directions if not direction.requested.unshaped]

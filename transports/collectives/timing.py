@@ -59,7 +59,7 @@ class Costs:
     addition_s_per_byte: float = 0.1e-9
     """Of a participant's processor to add what came to what is there."""
     late_s: float = 50e-6
-    """By how much a link with a delay holds a message longer than that."""
+    """By how much a link with a delay holds a message longer than requested."""
     link_share: float = 1.0
     """What a long stream reaches, of what headers leave of a link's rate."""
     num_cores: int | None = None
@@ -452,7 +452,7 @@ class _Timeline:
 
 def _pieces(start_byte: int, num_bytes: int, frame_bytes: int) -> Iterator[_Piece]:
     """Of a message that begins there in its stream: NUM_PIECES at most, of whole super-frames but the last."""
-    if not frame_bytes:
+    if not frame_bytes or not num_bytes:
         yield _Piece(num_bytes, 0)
         return
     num_frames = -(-num_bytes // frame_bytes)

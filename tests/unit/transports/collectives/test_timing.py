@@ -1,4 +1,4 @@
-"""The cost model on cases that are computed without it: token buckets, super-frames, links and cores that are shared."""
+"""The cost model on cases that are computed without it: token buckets, super-frames, shared links and cores."""
 
 from dataclasses import replace
 from math import inf
@@ -78,6 +78,10 @@ def test_connections_take_turns_on_a_link_that_they_share() -> None:
     assert ends_s[1:] == pytest.approx([14_900e-6, 15_900e-6])
     whole = replace(links, frame_bytes=())
     assert exchange_times_s(ring, "scatter", world, 24_000, 1, whole, FREE)[1:] == pytest.approx([8e-3, 16e-3])
+
+
+def test_a_message_of_nothing_takes_no_time() -> None:
+    assert there_and_back_s(0, FRAMED) == there_and_back_s(0, SHAPED) == 0.0
 
 
 def test_bytes_are_worked_on_as_they_come() -> None:
