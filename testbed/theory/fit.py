@@ -146,5 +146,14 @@ def _bounded(logarithms: Floats) -> Floats:
 
 
 def _costs(logarithms: Floats, num_cores: int | None) -> Costs:
-    fitted = {name: exp(value) for name, value in zip(PARAMETERS, logarithms, strict=True)}
-    return replace(DEFAULT_COSTS, num_cores=num_cores, **fitted)
+    value = {name: exp(logarithm) for name, logarithm in zip(PARAMETERS, logarithms, strict=True)}
+    return replace(
+        DEFAULT_COSTS,
+        host_latency_s=value["host_latency_s"],
+        message_s=value["message_s"],
+        copy_s_per_byte=value["copy_s_per_byte"],
+        addition_s_per_byte=value["addition_s_per_byte"],
+        late_s=value["late_s"],
+        link_share=value["link_share"],
+        num_cores=num_cores,
+    )
