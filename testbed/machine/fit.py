@@ -15,7 +15,7 @@ import testbed.theory.fit
 import transports.collectives.timing
 from testbed.calibration.cache import cache_directory, machine_digest
 from testbed.errors import MissingRequirementError
-from testbed.theory.fit import Fit
+from testbed.theory.fit import PARAMETERS, Fit
 from testbed.theory.reach import Expected, Reach
 from transports.collectives.timing import DEFAULT_COSTS, Costs
 
@@ -76,8 +76,9 @@ def _found() -> dict[str, Any] | None:
     """What is kept for this machine and this code, whole."""
     try:
         found: dict[str, Any] = json.loads((cache_directory() / _FILE).read_text(encoding="utf-8"))
-        costs, numbers = found["costs"], ("host_latency_s", "message_s", "addition_s_per_byte", "link_share")
-        whole = all(isinstance(costs[name], float) and costs[name] > 0 for name in numbers)
+        costs = found["costs"]
+        whole = all(isinstance(costs[name], float) and costs[name] > 0 for name in PARAMETERS)
+        whole &= costs["num_cores"] is None or costs["num_cores"] >= 1
         named = set(costs) == {each.name for each in fields(Costs)}
         _expected(found)
         return found if whole and named and found["machine"] == _digest() else None

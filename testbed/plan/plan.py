@@ -36,7 +36,7 @@ from testbed.plan.link_configuration import LinkConfig, link_configs
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
-from testbed.plan.prediction import Prediction, exchange_time_s, path_delay_s, predict
+from testbed.plan.prediction import Prediction, exchange_time_s, frame_bytes, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
@@ -310,9 +310,16 @@ def make_plan(
     latency_s = propagation_s + costs.host_latency_s
     shaped = [each.spec for hop, each in requested.items() if not each.spec.unshaped and besides.isdisjoint(hop)]
     rate_bps = min((spec.rate_bps for spec in shaped), default=MAX_RATE_BPS)
-    goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu) * costs.link_share
+    fraction = channel.goodput_fraction(experiment.mtu)
+    goodput_bps = rate_bps * fraction * costs.link_share
     queue_bytes = min((spec.queue_bytes for spec in shaped), default=DEFAULT_QUEUE_BYTES)
+    slowest = next((spec for spec in shaped if spec.rate_bps == rate_bps), None)
+    at_once = {
+        "burst_bytes": round(fraction * _shaper("", slowest, clock).burst_bytes) if slowest else 0,
+        "frame_bytes": frame_bytes(experiment, gso_max_segments(experiment.packet_bytes, experiment.mtu, rate_bps)),
+    }
     collective = exchanged_with.with_network_info(
+        **at_once,
         tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
         latency_s=latency_s,
         rate_bps=goodput_bps,
@@ -329,6 +336,7 @@ def make_plan(
             latency_s=propagation_s,
             header_bytes=channel.header_bytes,
             queue_bytes=queue_bytes,
+            **at_once,
         )
         return exchange_time_s(
             collective,
@@ -338,6 +346,7 @@ def make_plan(
             costs,
             latency_s=propagation_s,
             rate_bps=rate_bps,
+            quiet_s=0.0,
         )
 
     buckets = buckets_of(experiment, all_reduce_s)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Final
 
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
@@ -11,8 +13,13 @@ from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import bound_s
-from transports.collectives.timing import DEFAULT_QUEUE_BYTES, Costs, Links, exchange_s
+from transports.collectives.timing import DEFAULT_QUEUE_BYTES, IDLE_S, Costs, Links, exchange_s
 from transports.compression.base import Exchange
+
+_ETHERNET_HEADER_BYTES: Final = 14
+_LONGEST_BYTES: Final = 65_536 - 321
+"""Payload of a super-frame as the kernel's own limit leaves it: less its longest header (tcp.h, MAX_TCP_HEADER) and one
+byte (sock.c, sk_setup_caps)."""
 
 
 def asynchronous_time_s(
@@ -37,7 +44,7 @@ class Prediction:
     schedule_bound_s: float
     """What the collective's own bytes need at least on the most loaded link."""
     predicted_s: float
-    """One exchange after the other."""
+    """One exchange after the other, the first of them on links that were idle."""
     goodput_bps: float
     """Of the slowest direction of a worker's or server's link that carries anything."""
     bottleneck: str | None
@@ -64,34 +71,43 @@ def plan_links(
     all_paths: Mapping[Hop, Path],
     names: Sequence[str],
     *,
-    goodput_fraction: float,
-    header_bytes: int,
+    experiment: Experiment,
+    costs: Costs,
     delays_s: Mapping[Hop, float] | None = None,
 ) -> Links:
-    """The plan's links as the cost model takes them; `goodput_fraction` is the share of a rate that payload has, and
-    `delays_s` are those measured, by direction, instead of those that are requested.
+    """The plan's links as the cost model takes them, of the experiment's channel; `delays_s` are those measured, by
+    direction, instead of those that are requested.
 
     Of several equal paths each pair takes one, neighbours in rank different ones."""
     number = {direction.hop: index for index, direction in enumerate(directions)}
-    delays_s = {direction.hop: direction.delay_s for direction in directions} | dict(delays_s or {})
+    requested_s = {each.hop: each.delay_s + (costs.late_s if each.delay_s else 0.0) for each in directions}
+    hops_s = requested_s | dict(delays_s or {})
     found: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
 
     def path_of(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
         if pair not in found:
             path = all_paths[names[pair[0]], names[pair[1]]]
             hops = _one_of(path, turn=sum(pair))
-            found[pair] = tuple(number[hop] for hop in hops), sum(delays_s[hop] for hop in hops)
+            found[pair] = tuple(number[hop] for hop in hops), sum(hops_s[hop] for hop in hops)
         return found[pair]
 
     shaped = [direction for direction in directions if not direction.requested.unshaped]
+    fraction = experiment.channel.goodput_fraction(experiment.mtu)
     return Links(
-        s_per_byte=tuple(8 / (direction.rate_bps * goodput_fraction) for direction in directions),
+        s_per_byte=tuple(8 / (direction.rate_bps * fraction * costs.link_share) for direction in directions),
         paths=lambda pair: path_of(pair)[0],
         latency_s=lambda pair: path_of(pair)[1],
-        header_bytes=header_bytes,
+        header_bytes=experiment.channel.header_bytes,
         queue_bytes=min((direction.requested.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
-        burst_bytes=tuple(direction.shaper.burst_bytes if direction.shaper else 0.0 for direction in directions),
+        burst_bytes=tuple(fraction * each.shaper.burst_bytes if each.shaper else 0.0 for each in directions),
+        frame_bytes=tuple(frame_bytes(experiment, each.gso_max_segments) for each in directions),
     )
+
+
+def frame_bytes(experiment: Experiment, max_segments: int | None) -> int:
+    """Payload of a super-frame of so many segments; None: of as many as the kernel makes."""
+    segment_bytes = experiment.channel.goodput_fraction(experiment.mtu) * (experiment.mtu + _ETHERNET_HEADER_BYTES)
+    return round(segment_bytes * (int(_LONGEST_BYTES / segment_bytes) if max_segments is None else max_segments))
 
 
 def _one_of(path: Path, *, turn: int) -> list[Hop]:
@@ -161,16 +177,19 @@ def predict(
         directions,
         all_paths,
         names,
-        goodput_fraction=fraction * costs.link_share,
-        header_bytes=experiment.channel.header_bytes,
+        experiment=experiment,
+        costs=costs,
         delays_s=delays_s,
     )
     rate_bps = goodput_bps / fraction
-    lasting_s = {
-        exchange: exchange_time_s(collective, world, exchange, links, costs, latency_s=latency_s, rate_bps=rate_bps)
-        for exchange in set(exchanges)
-    }
-    modelled_s = sum(lasting_s[exchange] for exchange in exchanges)
+
+    @cache
+    def lasts_s(exchange: Exchange, quiet_s: float) -> float:
+        return exchange_time_s(
+            collective, world, exchange, links, costs, latency_s=latency_s, rate_bps=rate_bps, quiet_s=quiet_s
+        )
+
+    modelled_s = sum(lasts_s(exchange, 0.0 if number else IDLE_S) for number, exchange in enumerate(exchanges))
     estimate_s = {direction.name: _any_s(direction, ends, exchanges, fraction) for direction in used}
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
     alone_s = max((direction.balanced_s for direction in alone), default=0.0)
@@ -210,9 +229,10 @@ def exchange_time_s(
     *,
     latency_s: float,
     rate_bps: float,
+    quiet_s: float,
 ) -> float:
-    """One exchange by itself, connections having been in use; an aggregator's is that far away, on links of that
-    rate."""
+    """One exchange by itself, nothing having been sent for `quiet_s` before; an aggregator's is that far away, on links
+    of that rate."""
     own_s = collective.exchange_s(
         exchange.operation,
         exchange.num_elements,
@@ -230,7 +250,7 @@ def exchange_time_s(
         exchange.element_bytes,
         links,
         costs,
-        idle=False,
+        quiet_s=quiet_s,
     )
 
 

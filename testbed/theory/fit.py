@@ -18,13 +18,19 @@ from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchange_time_s, plan_links
 from testbed.theory.reach import Reach
 from testbed.theory.simulation.fair_sharing import Floats
-from transports.collectives.timing import DEFAULT_COSTS, Costs
+from transports.collectives.timing import DEFAULT_COSTS, IDLE_S, Costs
 from transports.compression.base import Exchange
 
-PARAMETERS: Final = ("host_latency_s", "message_s", "addition_s_per_byte", "link_share")
-_FLOORS: Final = {"host_latency_s": 1e-7, "message_s": 1e-7, "addition_s_per_byte": 1e-12, "link_share": 0.1}
-_CEILINGS: Final = {"host_latency_s": 1.0, "message_s": 1.0, "addition_s_per_byte": 1e-6, "link_share": 1.05}
+_RANGES: Final = {
+    "host_latency_s": (1e-7, 1.0),
+    "message_s": (1e-7, 1.0),
+    "copy_s_per_byte": (1e-12, 1e-6),
+    "addition_s_per_byte": (1e-12, 1e-6),
+    "late_s": (1e-7, 1.0),
+    "link_share": (0.1, 1.05),
+}
 """A link's share may be a little above 1: a burst goes beyond the shaper's rate."""
+PARAMETERS: Final = tuple(_RANGES)
 _STEP: Final = 0.05
 _NUM_ROUNDS: Final = 25
 _SMALL: Final = 0.01
@@ -45,13 +51,7 @@ class Measured(NamedTuple):
         plan = self.plan
         experiment = plan.experiment
         fraction = experiment.channel.goodput_fraction(experiment.mtu)
-        links = plan_links(
-            plan.directions,
-            plan.paths,
-            plan.participants,
-            goodput_fraction=fraction * costs.link_share,
-            header_bytes=experiment.channel.header_bytes,
-        )
+        links = plan_links(plan.directions, plan.paths, plan.participants, experiment=experiment, costs=costs)
         return exchange_time_s(
             plan.collective,
             plan.world,
@@ -60,6 +60,7 @@ class Measured(NamedTuple):
             costs,
             latency_s=plan.propagation_s,
             rate_bps=plan.prediction.goodput_bps / fraction,
+            quiet_s=IDLE_S,
         )
 
 
@@ -85,9 +86,14 @@ class Fit:
 
 
 def fit_costs(
-    measured: Sequence[Measured], *, fitted_at: str, predicted_s: Callable[[Measured, Costs], float] | None = None
+    measured: Sequence[Measured],
+    *,
+    fitted_at: str,
+    num_cores: int | None = None,
+    predicted_s: Callable[[Measured, Costs], float] | None = None,
 ) -> Fit:
-    """The parameters with which the cost model comes nearest to the measurements. Raises ValueError for fewer
+    """The parameters with which the cost model comes nearest to the measurements, all participants of which shared so
+    many cores. Raises ValueError for fewer
     measurements than parameters, or times that are not above zero."""
     if len(measured) < len(PARAMETERS):
         raise ValueError(f"{len(measured)} measurements cannot decide {len(PARAMETERS)} parameters")
@@ -96,7 +102,7 @@ def fit_costs(
     of = predicted_s or Measured.predicted_s
 
     def residuals(logarithms: Floats) -> Floats:
-        costs = _costs(logarithms)
+        costs = _costs(logarithms, num_cores)
         return np.array([of(each, costs) / each.time_s - 1 for each in measured])
 
     at = np.array([log(getattr(DEFAULT_COSTS, name)) for name in PARAMETERS])
@@ -117,7 +123,7 @@ def fit_costs(
                 break
         else:
             damping *= 4
-    costs = replace(_costs(at), fitted_at=fitted_at)
+    costs = replace(_costs(at, num_cores), fitted_at=fitted_at)
     reach = reduce(Reach.joined, (Reach.of(each.plan) for each in measured))
     return Fit(costs=costs, residuals=tuple(map(float, now)), reach=reach)
 
@@ -135,17 +141,19 @@ def _loss(residuals: Floats) -> float:
 
 
 def _bounded(logarithms: Floats) -> Floats:
-    low = np.array([log(_FLOORS[name]) for name in PARAMETERS])
-    high = np.array([log(_CEILINGS[name]) for name in PARAMETERS])
+    low, high = np.log(np.array(list(_RANGES.values()))).T
     return np.clip(logarithms, low, high)
 
 
-def _costs(logarithms: Floats) -> Costs:
-    host_latency_s, message_s, addition_s_per_byte, link_share = (exp(value) for value in logarithms)
+def _costs(logarithms: Floats, num_cores: int | None) -> Costs:
+    value = {name: exp(logarithm) for name, logarithm in zip(PARAMETERS, logarithms, strict=True)}
     return replace(
         DEFAULT_COSTS,
-        host_latency_s=host_latency_s,
-        message_s=message_s,
-        addition_s_per_byte=addition_s_per_byte,
-        link_share=link_share,
+        host_latency_s=value["host_latency_s"],
+        message_s=value["message_s"],
+        copy_s_per_byte=value["copy_s_per_byte"],
+        addition_s_per_byte=value["addition_s_per_byte"],
+        late_s=value["late_s"],
+        link_share=value["link_share"],
+        num_cores=num_cores,
     )

@@ -29,7 +29,7 @@ from testbed.traces.table import Layer, LayerTable
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES, Collective
-from transports.collectives.timing import IDLE_S, Links, exchange_times_s
+from transports.collectives.timing import FREE, exchange_times_s
 from transports.compression.base import Exchange
 
 NUM_ITERATIONS: Final = 32
@@ -179,7 +179,10 @@ class _Predictor:
         self._ready_s = self._bucket_ready_s()
         self._fraction = experiment.channel.goodput_fraction(experiment.mtu)
         self._rate_bps = plan.prediction.goodput_bps / self._fraction
-        self._alike: dict[tuple[Exchange, bool], float] = {}
+        self._links = plan_links(
+            plan.directions, plan.paths, plan.participants, experiment=experiment, costs=plan.costs
+        )
+        self._alike: dict[tuple[Exchange, float], float] = {}
 
     def _bucket_ready_s(self) -> list[float]:
         """When each bucket is complete, since the beginning of backward."""
@@ -249,8 +252,8 @@ class _Predictor:
             begins_s = [max(both) for both in zip(free_s, computed_s, strict=True)]
             waits.append(max(computed_s) < max(free_s))
             for each in bucket:
-                start_s = max(begins_s[: len(factors)])
-                free_s = begins_s = self._exchanged(each, begins_s, idle=self._known and start_s - last_s > IDLE_S)
+                quiet_s = max(0.0, min(begins_s[: len(factors)]) - last_s) if self._known else 0.0
+                free_s = begins_s = self._exchanged(each, begins_s, self._links.quiet_class_s(quiet_s))
                 last_s = max(free_s)
             exchanged.append((max(computed_s) if not waits[-1] else exchanged[-1][1], last_s))
         return _Iteration(
@@ -267,16 +270,9 @@ class _Predictor:
             return plan.collective
         return plan.collective.chosen(plan.world, exchange.num_elements, element_bytes=exchange.element_bytes)
 
-    def _exchanged(self, exchange: Exchange, begins_s: Sequence[float], *, idle: bool) -> list[float]:
+    def _exchanged(self, exchange: Exchange, begins_s: Sequence[float], quiet_s: float) -> list[float]:
         """When each participant is done."""
         plan, collective = self._plan, self._chosen(exchange)
-        links = plan_links(
-            plan.directions,
-            plan.paths,
-            plan.participants,
-            goodput_fraction=self._fraction * plan.costs.link_share,
-            header_bytes=plan.experiment.channel.header_bytes,
-        )
         workers = begins_s[: plan.world.num_workers]
         own_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
         if own_bytes is not None:
@@ -284,21 +280,22 @@ class _Predictor:
                 collective,
                 plan.world,
                 exchange,
-                links,
+                self._links,
                 plan.costs,
                 latency_s=plan.propagation_s,
                 rate_bps=self._rate_bps,
+                quiet_s=quiet_s,
             )
             return [max(workers) + lasts_s] * len(begins_s)
         if max(begins_s) == min(workers):  # all workers begin together: every such exchange is as long
-            key = exchange, idle
+            key = exchange, quiet_s
             if key not in self._alike:
-                self._alike[key] = max(self._times_s(exchange, collective, links, [0.0] * len(begins_s), idle))
+                self._alike[key] = max(self._times_s(exchange, collective, [0.0] * len(begins_s), quiet_s))
             return [max(workers) + self._alike[key]] * len(begins_s)
-        return self._times_s(exchange, collective, links, begins_s, idle)
+        return self._times_s(exchange, collective, begins_s, quiet_s)
 
     def _times_s(
-        self, exchange: Exchange, collective: Collective, links: Links, begins_s: Sequence[float], idle: bool
+        self, exchange: Exchange, collective: Collective, begins_s: Sequence[float], quiet_s: float
     ) -> list[float]:
         return exchange_times_s(
             collective,
@@ -306,10 +303,10 @@ class _Predictor:
             self._plan.world,
             exchange.num_elements,
             exchange.element_bytes,
-            links,
+            self._links,
             self._plan.costs,
             begins_s=begins_s,
-            idle=idle,
+            quiet_s=quiet_s,
         )
 
     def _decides(self, shown: "_Iteration") -> Decider:
@@ -327,10 +324,10 @@ class _Predictor:
 
     def whole_s(self, exchange: Exchange) -> float:
         """The time of one exchange that all workers begin together."""
-        return max(self._exchanged(exchange, [0.0] * self._plan.world.size, idle=False))
+        return max(self._exchanged(exchange, [0.0] * self._plan.world.size, 0.0))
 
     def _hosts_part_s(self, exchange: Exchange) -> float:
-        free = replace(self._plan.costs, host_latency_s=1e-9, message_s=0.0, addition_s_per_byte=0.0)
+        free = replace(FREE, host_latency_s=1e-9, link_share=self._plan.costs.link_share, tcp=self._plan.costs.tcp)
         return self.whole_s(exchange) - _Predictor(replace(self._plan, costs=free)).whole_s(exchange)
 
     def _latency_part_s(self, exchange: Exchange) -> float:

@@ -47,7 +47,15 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
             name: allowed_error(stack, dtype=torch.float32, num_workers=num_workers, num_elements=num_elements)
             for name, stack in stacks.items()
         }
-        for sample in timed(communicators, operands, allowed=allowed, num_warmup=1, num_samples=options.repeat):
+        samples = timed(
+            communicators,
+            operands,
+            allowed=allowed,
+            num_warmup=1,
+            num_samples=options.repeat,
+            latency_s=configuration.latency_s,
+        )
+        for sample in samples:
             control.report(Event(result=Result(json=json.dumps(asdict(sample)))))
     control.barrier("done")
     for communicator in communicators.values():

@@ -39,7 +39,7 @@ from testbed.worker.tenant import TenantConfiguration
 from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.timing import Costs
+from transports.collectives.timing import FREE, Costs
 from transports.compression.base import COMPRESSORS
 from transports.registry import Options, Registry
 from transports.units import parse_rate_bps, parse_time_s
@@ -105,6 +105,7 @@ QUANTITIES: Final = {
     "collective.auto.latency_s": CHOICE,
     "collective.auto.overhead_s": CHOICE,
     "collective.auto.addition_bps": CHOICE,
+    "collective.auto.copy_bps": CHOICE,
     "collective.auto.rate_bps": CHOICE,
     "worker.timeout_s": WORKER,
     "worker.launched_s": WALL,
@@ -323,9 +324,9 @@ def test_hosts_cost_a_tenth_in_time_that_runs_ten_times_slower(collective: str) 
         plan = make_plan(validate({**keys, "dilation": dilation}), costs=costs)
         return plan.prediction.predicted_s, predict_iteration(plan).communication_s
 
-    dear = Costs(host_latency_s=2e-3, message_s=3e-4, addition_s_per_byte=2e-9)
-    tenth = Costs(host_latency_s=2e-4, message_s=3e-5, addition_s_per_byte=2e-10)
-    free = replace(dear, host_latency_s=0.0, message_s=0.0, addition_s_per_byte=0.0)
+    dear = Costs(host_latency_s=2e-3, message_s=3e-4, copy_s_per_byte=5e-9, addition_s_per_byte=2e-9, late_s=1e-3)
+    tenth = Costs(host_latency_s=2e-4, message_s=3e-5, copy_s_per_byte=5e-10, addition_s_per_byte=2e-10, late_s=1e-4)
+    free = replace(FREE, tcp=True)
     assert predicted_s(free, 1) == predicted_s(free, 10)
     # What hosts cost does not add up with links: while they work, shapers' bursts fill again.
     assert predicted_s(dear, 10) == pytest.approx(predicted_s(tenth, 1), rel=1e-9)
@@ -334,15 +335,28 @@ def test_hosts_cost_a_tenth_in_time_that_runs_ten_times_slower(collective: str) 
 
 def test_what_hosts_cost_is_scaled_whole() -> None:
     """Every cost is a time, or a time for each byte; a share is neither."""
-    costs = Costs(host_latency_s=1e-4, message_s=2e-5, addition_s_per_byte=1e-9, link_share=0.9, fitted_at="now")
+    costs = Costs(
+        host_latency_s=1e-4,
+        message_s=2e-5,
+        copy_s_per_byte=3e-9,
+        addition_s_per_byte=1e-9,
+        late_s=5e-5,
+        link_share=0.9,
+        num_cores=2,
+        fitted_at="now",
+    )
     assert Clock(10).virtual(costs) == Costs(
         host_latency_s=1e-4 / 10,
         message_s=2e-5 / 10,
+        copy_s_per_byte=3e-9 / 10,
         addition_s_per_byte=1e-9 / 10,
+        late_s=5e-5 / 10,
         link_share=0.9,
+        num_cores=2,
         fitted_at="now",
     )
-    assert {each.name for each in fields(Costs) if quantity_of(each.name) is None} == {"link_share", "tcp", "fitted_at"}
+    as_they_are = {each.name for each in fields(Costs) if quantity_of(each.name) is None}
+    assert as_they_are == {"link_share", "num_cores", "tcp", "fitted_at"}
 
 
 def test_a_spec_in_slower_time_is_another_question_and_1_is_the_same_however_written() -> None:

@@ -1,5 +1,6 @@
 """Collective operations one by one, timed and checked: for `python -m transports.bench` and `testbed bench`."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -19,6 +20,10 @@ _UNIT_ROUNDOFF: Final = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch
 _BFLOAT16_ROUNDOFF: Final = 2.0**-8
 LASTING_S: Final = 2.0
 """An operation of that length does not show how it began."""
+_HOST_S: Final = 1e-3
+"""What a message to another rank may take beside the links."""
+_WAKING_S: Final = 0.2e-3
+"""By how much ranks wake up apart that sleep until the same time."""
 
 
 class Operands:
@@ -129,19 +134,25 @@ def timed(
     allowed: Mapping[str, float],
     num_warmup: int,
     num_samples: int,
+    latency_s: float | None = None,
 ) -> Iterator[Sample]:
     """Every communicator in turn, again and again; a sample after each turn but those of `num_warmup` rounds. A turn is
     one operation that is not timed and one that is: while the others had theirs TCP has forgotten its window (RFC 5681,
     4.1), which it has not where one operation follows another, as in nccl-tests and in the OSU benchmarks. Of
-    operations that last for seconds, as rank 0 has found, only the one that is timed. Raises ValueError for a result
-    whose error is above what is `allowed` for that communicator, or not a number, and when a communicator has lost its
-    aggregator."""
+    operations that last for seconds, as rank 0 has found, only the one that is timed.
+
+    A barrier lets one rank go up to ceil(log2 ranks) messages before another, which is then part of its time. Ranks of
+    one machine have one monotonic clock: where the latency from rank to rank is given and longer than it takes to wake
+    up, they begin at a time that is agreed on.
+
+    Raises ValueError for a result whose error is above what is `allowed` for that communicator, or not a number, and
+    when a communicator has lost its aggregator."""
     lasting: set[str] = set()
     for number in range(-num_warmup, num_samples):
         for name, communicator in communicators.items():
             if name not in lasting:
-                _once(communicator, operands)
-            duration_s, cpu_s = _once(communicator, operands)
+                _once(communicator, operands, latency_s)
+            duration_s, cpu_s = _once(communicator, operands, latency_s)
             error = operands.error()
             if not (error <= allowed[name] and error < float("inf")):
                 raise ValueError(
@@ -163,17 +174,27 @@ def timed(
                 )
 
 
-def _once(communicator: CommunicatorLike, operands: Operands) -> tuple[float, float]:
+def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float | None) -> tuple[float, float]:
     """One operation between two barriers: its wall time and CPU time in seconds. With the second one, whoever is done
     leaves the processor to those that are not, as on machines of their own: a rank's next buffers and its check of the
     result would delay the last bytes of the others."""
     operands.reset()
     communicator.barrier().wait()
+    if latency_s is not None and latency_s > _WAKING_S:
+        _await_appointment(communicator, latency_s)
     cpu_s, start_s = time.process_time(), time.monotonic()
     operands.start(communicator).wait()
     duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
     communicator.barrier().wait()
     return duration_s, cpu_s
+
+
+def _await_appointment(communicator: CommunicatorLike, latency_s: float) -> None:
+    """Return on all ranks of one machine at once, and at rest. Whoever leaves a barrier last does so ceil(log2 ranks)
+    messages after the first at most, and hears of the time that rank 0 has chosen after as many again at most."""
+    num_rounds = math.ceil(math.log2(communicator.size)) if communicator.size > 1 else 0
+    begins_s = _of_rank_0(communicator, time.monotonic() + (num_rounds + 1) * (latency_s + _HOST_S))
+    time.sleep(max(0.0, begins_s - time.monotonic()))
 
 
 def _check_aggregator(name: str, communicator: CommunicatorLike) -> None:

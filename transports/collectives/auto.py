@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from transports.collectives.base import COLLECTIVES, Collective, Operation, Step, World
 from transports.collectives.schedules.defaults import schedule
-from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links, exchange_s
+from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, PACKET_BYTES, Costs, Links, exchange_s
 from transports.units import Rate, Size, Time
 
 NEAR: Final = 1.05
@@ -37,12 +37,20 @@ class Auto(Collective):
     """From participant to participant, of an empty message; open: that of the links, else 100us."""
     overhead_s: Time | None = Field(None, alias="overhead", ge=0, le=1)
     """Of a participant for each message that it sends, and for each that it receives; open: as fitted, else 25us."""
+    copy_bps: Rate | None = Field(None, alias="copying", gt=0)
+    """How fast a participant sends, and receives, on links that are faster; open: as fitted, else 8gbit."""
+    cores: int | None = Field(None, ge=1)
+    """Which all participants share; open: as fitted, else each has its own."""
     addition_bps: Rate | None = Field(None, alias="addition", gt=0)
     """How fast a participant adds what came to what is there; open: as fitted, else 80gbit."""
     rate_bps: Rate | None = Field(None, alias="rate", gt=0)
     """Payload that a participant's link carries in each direction; open: that of the links, else 1gbit."""
     queue_bytes: Size | None = Field(None, alias="queue", gt=0)
     """What the port of a switch holds; open: that of the links, else 1MB."""
+    burst_bytes: Size | None = Field(None, alias="burst", ge=0)
+    """Payload that a link lets pass at once after rest; open: that of the links, else none."""
+    frame_bytes: Size | None = Field(None, alias="frame", gt=0)
+    """Payload of the longest packet that a link lets pass whole; open: that of the links, else 1448B."""
 
     @field_validator("candidates")
     @classmethod
@@ -61,6 +69,8 @@ class Auto(Collective):
         rate_bps: float,
         tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
         queue_bytes: float | None = None,
+        burst_bytes: int | None = None,
+        frame_bytes: int | None = None,
         costs: Costs | None = None,
     ) -> Self:
         """See :class:`Collective`."""
@@ -69,7 +79,11 @@ class Auto(Collective):
             "latency_s": latency_s,
             "rate_bps": rate_bps,
             "queue_bytes": None if queue_bytes is None else round(queue_bytes),
+            "burst_bytes": burst_bytes,
+            "frame_bytes": frame_bytes,
             "overhead_s": costs.message_s,
+            "copy_bps": 8 / costs.copy_s_per_byte if costs.copy_s_per_byte else None,
+            "cores": costs.num_cores,
             "addition_bps": 8 / costs.addition_s_per_byte if costs.addition_s_per_byte else None,
         }
         open_ones = {name: value for name, value in known.items() if getattr(self, name) is None}
@@ -86,10 +100,15 @@ class Auto(Collective):
             rate_bps=DEFAULT_RATE_BPS if self.rate_bps is None else self.rate_bps,
             latency_s=DEFAULT_LATENCY_S if self.latency_s is None else self.latency_s,
             queue_bytes=DEFAULT_QUEUE_BYTES if self.queue_bytes is None else self.queue_bytes,
+            burst_bytes=self.burst_bytes or 0,
+            frame_bytes=PACKET_BYTES if self.frame_bytes is None else self.frame_bytes,
         )
         addition_s_per_byte = DEFAULT_COSTS.addition_s_per_byte if self.addition_bps is None else 8 / self.addition_bps
+        copy_s_per_byte = DEFAULT_COSTS.copy_s_per_byte if self.copy_bps is None else 8 / self.copy_bps
         costs = replace(
             DEFAULT_COSTS,
+            num_cores=self.cores,
+            copy_s_per_byte=copy_s_per_byte,
             host_latency_s=0.0,  # the latency has it
             message_s=DEFAULT_COSTS.message_s if self.overhead_s is None else self.overhead_s,
             addition_s_per_byte=addition_s_per_byte,

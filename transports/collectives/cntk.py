@@ -41,6 +41,8 @@ class Cntk(Collective):
         rate_bps: float,  # noqa: ARG002
         tensors: tuple[int, ...] = (),
         queue_bytes: float | None = None,  # noqa: ARG002
+        burst_bytes: int | None = None,  # noqa: ARG002
+        frame_bytes: int | None = None,  # noqa: ARG002
         costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
         """See :class:`Collective`."""

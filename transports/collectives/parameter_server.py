@@ -62,6 +62,8 @@ class ParameterServer(Segmented):
         rate_bps: float,
         tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
         queue_bytes: float | None = None,  # noqa: ARG002
+        burst_bytes: int | None = None,  # noqa: ARG002
+        frame_bytes: int | None = None,  # noqa: ARG002
         costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
         """See :class:`Collective`."""

@@ -1,9 +1,14 @@
 """How long a collective takes: the one cost model, of which predictions, fusion and `auto` are made.
 
 LogGP with a schedule's own dependencies (Alexandrov et al., "LogGP: incorporating long messages into the LogP model",
-SPAA 1995) on the links that there are: a message takes its sender's processor for the overhead, crosses link after link
-at each one's rate, in the order in which messages come, arrives a latency later, takes its receiver's processor for the
-overhead and, where it is added, for as long as that takes.
+SPAA 1995) on the links that there are: a message takes its sender's processor for the overhead and for its bytes,
+crosses link after link at each one's rate, in the order in which messages come, arrives a latency later, takes its
+receiver's processor for the overhead and its bytes and, where it is added, for as long as that takes. Participants of
+one machine share its cores.
+
+Links are token buckets (ITU-T I.371), which let a packet pass whole as soon as it may pass at all, and what TCP hands
+them are super-frames: the last one of a message comes all at once. Bytes are worked on as they come, so that only
+those of the last super-frame are waited for.
 
 To it comes what TCP costs. A connection that has been idle begins with ten segments (RFC 6928) and doubles them every
 round trip (RFC 5681, 3.1 and 4.1), and a schedule that turns from one peer to another begins again each time.
@@ -12,22 +17,30 @@ them then takes a round trip to repair that.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from math import inf
+from typing import Final, NamedTuple
 
 from transports.collectives.base import Collective, Operation, Step, World
 from transports.collectives.cost import DeadlockError, Progress, schedules, sent_bytes
 from transports.collectives.schedules.dependencies import dependencies
 
-INITIAL_WINDOW_BYTES: Final = 10 * 1448
+PACKET_BYTES: Final = 1448
+"""Of payload, in a segment of Ethernet's MTU."""
+INITIAL_WINDOW_BYTES: Final = 10 * PACKET_BYTES
 DEFAULT_QUEUE_BYTES: Final = 1_000_000
 """What the port of a switch is taken to hold where nobody says."""
 IDLE_S: Final = 0.2
 """After so long without data a connection of Linux begins anew (net.ipv4.tcp_slow_start_after_idle): the least timeout
 of retransmissions (TCP_RTO_MIN)."""
+GATHERED_BYTES: Final = 256 * 1024
+NUM_GATHERED: Final = 16
+"""What is ready for one peer is handed to TCP in calls of at most so much, and of so many messages (`_tcp/tcp.c`)."""
+NUM_PIECES: Final = 8
+"""Into so many a message is cut, so that connections take turns on a link that they share."""
 NUM_SHAPES: Final = 4096
 Pair = tuple[int, int]
 
@@ -41,10 +54,16 @@ class Costs:
     """Of a message beside propagation: two system calls and two wake-ups, which keep no other message waiting."""
     message_s: float = 25e-6
     """Of a participant's processor for each message that it sends, and for each that it receives."""
+    copy_s_per_byte: float = 1e-9
+    """Of a participant's processor for what it sends, and for what it receives: copies, and the kernel's packets."""
     addition_s_per_byte: float = 0.1e-9
     """Of a participant's processor to add what came to what is there."""
+    late_s: float = 50e-6
+    """By how much a link with a delay holds a message longer than requested."""
     link_share: float = 1.0
     """What a long stream reaches, of what headers leave of a link's rate."""
+    num_cores: int | None = None
+    """Which all participants share; None: each has one of its own."""
     tcp: bool = True
     """Whether senders discover how much they may send, so that they begin slowly, and overflow a queue together."""
     fitted_at: str | None = None
@@ -52,7 +71,9 @@ class Costs:
 
 
 DEFAULT_COSTS: Final = Costs()
-FREE: Final = Costs(host_latency_s=0.0, message_s=0.0, addition_s_per_byte=0.0, tcp=False)
+FREE: Final = Costs(
+    host_latency_s=0.0, message_s=0.0, copy_s_per_byte=0.0, addition_s_per_byte=0.0, late_s=0.0, tcp=False
+)
 """Links alone."""
 
 
@@ -71,12 +92,28 @@ class Links:
     queue_bytes: float = DEFAULT_QUEUE_BYTES
     """What the smallest queue on the way holds."""
     burst_bytes: Sequence[float] = ()
-    """By link, what may pass at once after it has been idle (a token bucket's depth); empty: nothing may. An exchange
-    begins with all of it spent, since buckets follow one another."""
+    """By link, the payload that may pass at once after it has been idle (a token bucket's depth); empty: none may."""
+    frame_bytes: Sequence[int] = ()
+    """By link, the payload of the longest packet that is sent to it, a super-frame; empty: none to speak of."""
+
+    def quiet_class_s(self, quiet_s: float) -> float:
+        """As good as `quiet_s` to an exchange: one of few numbers, so that what was computed serves again."""
+        if quiet_s > IDLE_S:
+            return inf
+        filled_s = max((each * s for each, s in zip(self.burst_bytes, self.s_per_byte, strict=False)), default=0.0)
+        return IDLE_S if quiet_s >= filled_s else quiet_s
 
     @classmethod
     def star(
-        cls, size: int, *, rate_bps: float, latency_s: float, header_bytes: int = 0, queue_bytes: float | None = None
+        cls,
+        size: int,
+        *,
+        rate_bps: float,
+        latency_s: float,
+        header_bytes: int = 0,
+        queue_bytes: float | None = None,
+        burst_bytes: float = 0.0,
+        frame_bytes: int = 0,
     ) -> "Links":
         """One full-duplex link for each participant: up is its number, down comes `size` later."""
         return cls(
@@ -85,6 +122,8 @@ class Links:
             latency_s=lambda _: latency_s,
             header_bytes=header_bytes,
             queue_bytes=DEFAULT_QUEUE_BYTES if queue_bytes is None else queue_bytes,
+            burst_bytes=(burst_bytes,) * (2 * size),
+            frame_bytes=(frame_bytes,) * (2 * size),
         )
 
 
@@ -99,16 +138,17 @@ def exchange_times_s(
     *,
     begins_s: Sequence[float] | None = None,
     root: int = 0,
-    idle: bool = True,
+    quiet_s: float = inf,
 ) -> list[float]:
-    """When each participant is done, given when each begins; all begin at 0 where nothing is said. With `idle`
-    connections have had nothing to do before, for longer than IDLE_S, and begin slowly.
+    """When each participant is done, given when each begins; all begin at 0 where nothing is said. Before the first
+    did, nothing was sent for `quiet_s`: bursts fill in that time, and after IDLE_S connections begin slowly.
 
     Raises DeadlockError for a schedule that never ends.
     """
     every = schedules(collective, operation, world, num_elements, element_bytes, root=root)
-    ends_s = _Timeline(every, element_bytes, links, costs, begins_s or [0.0] * world.size).run()
+    ends_s = _Timeline(every, element_bytes, links, costs, begins_s or [0.0] * world.size, quiet_s).run()
     size_bytes = num_elements * element_bytes
+    idle = quiet_s > IDLE_S
     tcp_s = _tcp_s(collective, operation, world, size_bytes, links, idle=idle) if costs.tcp else 0.0
     return [end_s + tcp_s for end_s in ends_s]
 
@@ -123,11 +163,11 @@ def exchange_s(
     costs: Costs = DEFAULT_COSTS,
     *,
     root: int = 0,
-    idle: bool = True,
+    quiet_s: float = inf,
 ) -> float:
     """Until the last participant is done, all beginning together."""
     ends_s = exchange_times_s(
-        collective, operation, world, num_elements, element_bytes, links, costs, root=root, idle=idle
+        collective, operation, world, num_elements, element_bytes, links, costs, root=root, quiet_s=quiet_s
     )
     return max(ends_s, default=0.0)
 
@@ -159,6 +199,43 @@ def alpha_beta_time_s(
     )
 
 
+@dataclass(slots=True)
+class _Stream:
+    """What one participant sends to another: TCP cuts it into super-frames without regard to messages."""
+
+    leaving: bool = False
+    num_gathered: int = 0
+    """Messages that were handed over with the one before them, in one call."""
+    num_bytes: int = 0
+    """Of what was handed over together, up to where the message under way has been sent."""
+
+
+class _Piece(NamedTuple):
+    """Some super-frames of a message, or all of it: what takes its turn on links that others use as well."""
+
+    num_bytes: int
+    last_bytes: int
+    """Of them in the last super-frame, which may have begun before."""
+
+
+@dataclass(slots=True)
+class _Message:
+    """One on its way."""
+
+    sender: int
+    receiver: int
+    index: int
+    """Of the sender's step."""
+    copied_s: float
+    """When the sender's processor has done its part."""
+    pieces: deque[_Piece]
+    """That have not left."""
+
+    @property
+    def pair(self) -> Pair:
+        return self.sender, self.receiver
+
+
 class _Timeline:
     """A discrete-event simulation of schedules: events are (time, order of creation, what happens)."""
 
@@ -169,17 +246,21 @@ class _Timeline:
         links: Links,
         costs: Costs,
         begins_s: Sequence[float],
+        quiet_s: float,
     ) -> None:
         self._every = every
         self._element_bytes = element_bytes
         self._links, self._costs, self._begins_s = links, costs, begins_s
         self._members = [Progress(steps, dependencies(steps)) for steps in every]
-        self._free_s = [0.0] * len(links.s_per_byte)
+        first_s = min(begins_s, default=0.0)
+        self._free_s = [first_s - quiet_s] * len(links.s_per_byte)
         bursts_bytes = links.burst_bytes or [0.0] * len(links.s_per_byte)
         self._burst_s = [burst * each_s for burst, each_s in zip(bursts_bytes, links.s_per_byte, strict=True)]
+        self._frame_bytes = links.frame_bytes or [0] * len(links.s_per_byte)
         self._processor_free_s = list(begins_s)
+        self._cores_free_s = [first_s] * (costs.num_cores or len(every))
         self._ends_s = list(begins_s)
-        self._leaving: set[Pair] = set()
+        self._streams: dict[Pair, _Stream] = {}
         self._num_arrived: dict[Pair, int] = {}
         self._paths: dict[Pair, tuple[Sequence[int], float]] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -218,9 +299,11 @@ class _Timeline:
         lane = member.lanes.get((peer, "send" if sends else "receive"))
         while lane and not member.waiting[lane[0]]:
             if sends:
-                if (number, peer) in self._leaving:
+                stream = self._streams.setdefault((number, peer), _Stream())
+                if stream.leaving:
                     return
-                self._send(number, peer, lane.popleft())
+                stream.num_gathered = stream.num_bytes = 0
+                self._send(number, peer, lane.popleft(), stream)
             elif self._num_arrived.get((peer, number), 0):
                 self._num_arrived[peer, number] -= 1
                 self._receive(number, lane.popleft())
@@ -229,64 +312,126 @@ class _Timeline:
 
     def _path(self, pair: Pair) -> tuple[Sequence[int], float]:
         if pair not in self._paths:
-            self._paths[pair] = self._links.paths(pair), self._links.latency_s(pair)
+            latency_s = self._links.latency_s(pair) + self._costs.host_latency_s
+            self._paths[pair] = self._links.paths(pair), latency_s
         return self._paths[pair]
 
-    def _busy(self, number: int, duration_s: float) -> float:
-        """When the participant's processor has done that, beginning now at the earliest."""
-        done_s = self._processor_free_s[number] = max(self._now_s, self._processor_free_s[number]) + duration_s
+    def _busy(
+        self, number: int, duration_s: float, *, since_s: float | None = None, rest_s: float | None = None
+    ) -> float:
+        """When the participant's processor, and with it one of the cores, has done that: it could begin at `since_s`
+        (now), and `rest_s` of it could not be done before now (all)."""
+        core_s = heapq.heappop(self._cores_free_s) if self._costs.num_cores else 0.0
+        begins_s = max(self._now_s if since_s is None else since_s, self._processor_free_s[number], core_s)
+        done_s = max(begins_s + duration_s, self._now_s + (duration_s if rest_s is None else rest_s))
+        self._processor_free_s[number] = done_s
+        if self._costs.num_cores:
+            heapq.heappush(self._cores_free_s, done_s)
         return done_s
 
-    def _send(self, number: int, peer: int, index: int) -> None:
-        handed_s = self._busy(number, self._costs.message_s)
-        size_bytes = self._every[number][index].chunk.count * self._element_bytes + self._links.header_bytes
-        path, latency_s = self._path((number, peer))
-        self._leaving.add((number, peer))
-        first = path[0]
-        begins_s = max(handed_s, self._free_s[first])
-        left_s = max(handed_s, self._take(first, handed_s, size_bytes))
-        self._at(left_s, lambda: self._sent(number, peer, index))
-        arrives_s = begins_s + latency_s + self._costs.host_latency_s
-        behind_s = latency_s + self._costs.host_latency_s
-        self._at(arrives_s, lambda: self._cross(number, peer, size_bytes, 1, left_s + behind_s))
+    def _size_bytes(self, number: int, index: int) -> int:
+        return self._every[number][index].chunk.count * self._element_bytes + self._links.header_bytes
 
-    def _take(self, link: int, now_s: float, size_bytes: int) -> float:
-        """When the last of so many bytes that begin to come now leave the link: a token bucket in the form of the
-        virtual scheduling algorithm (ITU-T I.371, GCRA). After rest this may lie in the past: all of them are in its
-        burst."""
-        lasts_s = size_bytes * self._links.s_per_byte[link]
-        self._free_s[link] = max(self._free_s[link], now_s - self._burst_s[link]) + lasts_s
-        return self._free_s[link]
+    def _send(self, number: int, peer: int, index: int, stream: _Stream) -> None:
+        """Hand it over: the first super-frame leaves while the next one is copied. What was gathered with the message
+        before this has been there with it."""
+        size_bytes = self._size_bytes(number, index)
+        frame_bytes = self._frame_bytes[self._path((number, peer))[0][0]]
+        copied_s = self._busy(number, self._costs.message_s + size_bytes * self._costs.copy_s_per_byte)
+        later_bytes = size_bytes - min(size_bytes, frame_bytes or size_bytes)
+        handed_s = copied_s - later_bytes * self._costs.copy_s_per_byte
+        if stream.num_gathered:
+            stream.num_gathered -= 1
+            handed_s = copied_s = self._now_s
+        elif not stream.num_bytes:
+            stream.num_gathered = self._num_gathered(number, peer, size_bytes)
+        stream.leaving = True
+        pieces = _pieces(stream.num_bytes, size_bytes, frame_bytes)
+        stream.num_bytes += size_bytes
+        self._push(_Message(number, peer, index, copied_s, deque(pieces)), handed_s)
+
+    def _push(self, message: _Message, now_s: float) -> None:
+        """Its next piece."""
+        piece = message.pieces.popleft()
+        path, latency_s = self._path(message.pair)
+        begins_s = max(now_s, self._free_s[path[0]])
+        left_s = max(now_s, self._take(path[0], now_s, piece))
+        if not message.pieces:
+            left_s = max(left_s, message.copied_s)
+        ends = not message.pieces
+        self._at(left_s, lambda: self._left(message))
+        self._at(
+            min(begins_s, left_s) + latency_s,
+            lambda: self._cross(message.pair, piece, 1, left_s + latency_s, ends=ends),
+        )
+
+    def _left(self, message: _Message) -> None:
+        """A piece of it has."""
+        if message.pieces:
+            self._push(message, self._now_s)
+        else:
+            self._sent(*message.pair, message.index)
+
+    def _num_gathered(self, number: int, peer: int, num_bytes: int) -> int:
+        """How many messages to that peer are ready besides one of so many bytes, and go with it in one call."""
+        member, num = self._members[number], 0
+        for index in member.lanes[peer, "send"]:
+            if member.waiting[index] or num + 1 >= NUM_GATHERED or num_bytes >= GATHERED_BYTES:
+                break
+            num_bytes += self._size_bytes(number, index)
+            num += 1
+        return num
+
+    def _take(self, link: int, now_s: float, piece: _Piece) -> float:
+        """When the end of a piece that begins to come now leaves the link, with its last super-frame: a token bucket in
+        the form of the virtual scheduling algorithm (ITU-T I.371, GCRA). After rest this may lie in the past: all of it
+        is in the link's burst."""
+        s_per_byte = self._links.s_per_byte[link]
+        self._free_s[link] = max(self._free_s[link], now_s - self._burst_s[link]) + piece.num_bytes * s_per_byte
+        return self._free_s[link] - piece.last_bytes * s_per_byte
 
     def _sent(self, number: int, peer: int, index: int) -> None:
-        self._leaving.remove((number, peer))
-        self._advance(number, peer, sends=True)
+        stream, member = self._streams[number, peer], self._members[number]
+        stream.leaving = False
+        if stream.num_gathered:
+            self._send(number, peer, member.lanes[peer, "send"].popleft(), stream)
+        else:
+            self._advance(number, peer, sends=True)
         self._done(number, index)
 
-    def _cross(self, sender: int, receiver: int, size_bytes: int, hop: int, until_s: float) -> None:
-        """The next link, now that the message begins to come there; its last byte comes there at `until_s`. Only now:
-        of all messages to one link, the one that comes first has it first."""
-        path, _ = self._path((sender, receiver))
+    def _cross(self, pair: Pair, piece: _Piece, hop: int, until_s: float, *, ends: bool) -> None:
+        """The next link, now that the piece begins to come there; its last byte comes there at `until_s`. Only now: of
+        all pieces to one link, the one that comes first has it first. One that `ends` a message completes it."""
+        path, _ = self._path(pair)
         if hop == len(path):
-            self._at(max(until_s, self._now_s), lambda: self._arrive(sender, receiver))
+            if ends:
+                self._at(max(until_s, self._now_s), lambda: self._arrive(*pair))
             return
         link = path[hop]
         begins_s = max(self._now_s, self._free_s[link])
-        passed_s = max(self._take(link, self._now_s, size_bytes), until_s)
-        if hop + 1 == len(path):
-            self._at(passed_s, lambda: self._arrive(sender, receiver))
-        else:
-            self._at(begins_s, lambda: self._cross(sender, receiver, size_bytes, hop + 1, passed_s))
+        passed_s = max(self._take(link, self._now_s, piece), until_s, self._now_s)
+        following_s = passed_s if hop + 1 == len(path) else min(begins_s, passed_s)
+        self._at(following_s, lambda: self._cross(pair, piece, hop + 1, passed_s, ends=ends))
 
     def _arrive(self, sender: int, receiver: int) -> None:
         self._num_arrived[sender, receiver] = self._num_arrived.get((sender, receiver), 0) + 1
         self._advance(receiver, sender, sends=False)
 
     def _receive(self, number: int, index: int) -> None:
-        step = self._every[number][index]
-        adding_s = step.chunk.count * self._element_bytes * self._costs.addition_s_per_byte
-        taken_s = self._costs.message_s + (adding_s if step.kind == "reduce" else 0.0)
-        self._at(self._busy(number, taken_s) if taken_s else self._now_s, lambda: self._done(number, index))
+        step, costs = self._every[number][index], self._costs
+        adding_s = costs.addition_s_per_byte if step.kind == "reduce" else 0.0
+        s_per_byte = costs.copy_s_per_byte + adding_s
+        link = self._path((step.peer, number))[0][-1]
+        size_bytes = self._size_bytes(number, index)
+        last_bytes = min(size_bytes, self._frame_bytes[link] or size_bytes)
+        came_s = self._now_s - (size_bytes - last_bytes) * self._links.s_per_byte[link]
+        done_s = self._busy(
+            number,
+            costs.message_s + size_bytes * s_per_byte,
+            since_s=max(came_s, self._begins_s[number]),
+            rest_s=costs.message_s + last_bytes * s_per_byte,
+        )
+        self._at(done_s, lambda: self._done(number, index))
 
     def _add(self, number: int, index: int) -> None:
         adding_s = self._every[number][index].chunk.count * self._element_bytes * self._costs.addition_s_per_byte
@@ -303,6 +448,20 @@ class _Timeline:
                     self._add(number, later)
                 else:
                     self._advance(number, step.peer, sends=step.kind == "send")
+
+
+def _pieces(start_byte: int, num_bytes: int, frame_bytes: int) -> Iterator[_Piece]:
+    """Of a message that begins there in its stream: NUM_PIECES at most, of whole super-frames but the last."""
+    if not frame_bytes or not num_bytes:
+        yield _Piece(num_bytes, 0)
+        return
+    num_frames = -(-num_bytes // frame_bytes)
+    longest = -(-num_frames // min(NUM_PIECES, num_frames)) * frame_bytes
+    begin, whole = start_byte, start_byte + num_bytes
+    while begin < whole:
+        end = min(begin // frame_bytes * frame_bytes + longest, whole)
+        yield _Piece(end - begin, (end - 1) % frame_bytes + 1)
+        begin = end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

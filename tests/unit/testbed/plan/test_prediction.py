@@ -6,7 +6,8 @@ import pytest
 
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import Plan, make_plan
-from testbed.plan.prediction import path_delay_s
+from testbed.plan.prediction import path_delay_s, plan_links
+from transports.collectives.timing import Costs
 
 
 def plan(**keys: Any) -> Plan:
@@ -37,6 +38,32 @@ def test_delay_counts_every_link_of_the_longest_path_that_is_used() -> None:
         made = plan(workers=4, link=link, topology=topology)
         delays_s = {direction.hop: direction.delay_s for direction in made.directions}
         assert path_delay_s(made.paths, made.traffic, delays_s) == pytest.approx(num_links * 0.01)
+
+
+def test_what_holds_messages_longer_than_requested_is_in_delays_that_were_measured() -> None:
+    costs = Costs(late_s=1e-3)
+
+    def latency_s(delay: str, measured_s: float | None = None) -> float:
+        made = plan(workers=4, link={"rate": "100mbit", "delay": delay})
+        measured = {each.hop: measured_s for each in made.directions} if measured_s is not None else None
+        links = plan_links(
+            made.directions, made.paths, made.participants, experiment=made.experiment, costs=costs, delays_s=measured
+        )
+        return links.latency_s((0, 3))
+
+    assert latency_s("10ms") == pytest.approx(2 * 11e-3)
+    assert latency_s("10ms", 10.5e-3) == pytest.approx(2 * 10.5e-3)
+    assert latency_s("0s") == 0.0
+
+
+def test_links_have_the_bursts_and_superframes_that_shapers_let_pass() -> None:
+    made = plan(workers=4, link={"rate": "200mbit"})
+    links = plan_links(made.directions, made.paths, made.participants, experiment=made.experiment, costs=Costs())
+    assert set(links.frame_bytes) == {16 * 1448}, "a millisecond"
+    assert list(links.burst_bytes) == pytest.approx([15_000 * 1448 / 1514] * len(made.directions))
+    fast = plan(workers=4, link={"rate": "10gbit"})
+    links = plan_links(fast.directions, fast.paths, fast.participants, experiment=fast.experiment, costs=Costs())
+    assert set(links.frame_bytes) == {45 * 1448}, "the kernel's limit"
 
 
 @pytest.mark.parametrize(("num_servers", "busiest"), [(1, 8.0), (2, 4.0), (8, 1.0)])

@@ -44,8 +44,8 @@ def test_residuals_tell_of_a_measurement_that_does_not_fit() -> None:
 
 def test_too_few_or_impossible_measurements_are_refused() -> None:
     several = measured(TRUE)
-    with pytest.raises(ValueError, match="cannot decide 4"):
-        fit_costs(several[:3], fitted_at="now")
+    with pytest.raises(ValueError, match="cannot decide 6"):
+        fit_costs(several[:5], fitted_at="now")
     several[0] = several[0]._replace(time_s=0.0)
     with pytest.raises(ValueError, match="not above zero"):
         fit_costs(several, fitted_at="now")

@@ -97,6 +97,50 @@ def test_nobody_does_anything_else_before_all_are_done() -> None:
     assert order == ["done", "done", "checked", "checked"]
 
 
+@pytest.mark.parametrize(("latency_s", "together"), [(None, False), (1e-6, False), (30e-3, True)])
+def test_ranks_that_leave_a_barrier_apart_begin_at_a_time_that_is_agreed_on(
+    latency_s: float | None, together: bool
+) -> None:
+    begun_s = [0.0, 0.0]
+    late_s = 20e-3
+
+    class Far(Communicator):
+        def barrier(self, timeout_s: float | None = None) -> Work:
+            super().barrier(timeout_s).wait()
+            if self.rank == 1:
+                time.sleep(late_s)  # the last message comes then
+            return _Done()  # type: ignore[return-value]  # all that is used of it
+
+    class Noting(Operands):
+        def start(self, communicator: CommunicatorLike) -> WorkLike:
+            begun_s[communicator.rank] = time.monotonic()
+            return super().start(communicator)
+
+    def measure(communicator: Communicator) -> None:
+        communicator.__class__ = Far
+        operands = Noting("all_reduce", rank=communicator.rank, num_workers=2, num_elements=30)
+        list(
+            timed(
+                {"a": communicator},
+                operands,
+                allowed={"a": 1e-6},
+                num_warmup=0,
+                num_samples=1,
+                latency_s=latency_s,
+            )
+        )
+
+    assert run_communicators(measure, 2) == [None, None]
+    assert (abs(begun_s[0] - begun_s[1]) < late_s / 2) == together
+
+
+class _Done:
+    """Nothing to wait for."""
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        pass
+
+
 def test_what_a_compression_loses_is_allowed_and_no_more() -> None:
     def of(stack: str) -> float:
         return allowed_error(parse_stack(stack), dtype=torch.float32, num_workers=4, num_elements=1000)

@@ -1,11 +1,12 @@
-"""The cost model's links: token buckets, and links that several messages share."""
+"""The cost model on cases that are computed without it: token buckets, super-frames, shared links and cores."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from transports.collectives.base import COLLECTIVES, World
-from transports.collectives.timing import FREE, Links, exchange_s
+from transports.collectives.timing import FREE, IDLE_S, Costs, Links, exchange_s, exchange_times_s
 
 SHAPED = Links(
     s_per_byte=(1e-6,) * 4,
@@ -13,11 +14,13 @@ SHAPED = Links(
     latency_s=lambda _: 0.0,
     burst_bytes=(1000.0,) * 4,
 )
+FRAMED = replace(SHAPED, burst_bytes=(), frame_bytes=(400,) * 4)
 
 
-def there_and_back_s(num_bytes: int, links: Links) -> float:
-    """To worker 0 and then back to worker 1, each direction over two links."""
-    return exchange_s(COLLECTIVES.parse("tree"), "all_reduce", World(num_workers=2), num_bytes, 1, links, FREE)
+def there_and_back_s(num_bytes: int, links: Links, costs: Costs = FREE, *, quiet_s: float = 0.0) -> float:
+    """To worker 0 and then back to worker 1, each direction over two links, in one message each way."""
+    tree = COLLECTIVES.parse("tree")
+    return exchange_s(tree, "all_reduce", World(num_workers=2), num_bytes, 1, links, costs, quiet_s=quiet_s)
 
 
 def test_what_a_token_bucket_holds_passes_at_once_after_rest_and_nothing_else_is_faster() -> None:
@@ -26,6 +29,87 @@ def test_what_a_token_bucket_holds_passes_at_once_after_rest_and_nothing_else_is
     assert there_and_back_s(900, without) == pytest.approx(1800e-6)
     assert there_and_back_s(900, SHAPED) == pytest.approx(900e-6), "back in the burst"
     assert there_and_back_s(1600, SHAPED) == pytest.approx(3200e-6 - 1000e-6), "once, however many links"
+
+
+def test_bursts_fill_while_nothing_is_sent() -> None:
+    assert there_and_back_s(900, SHAPED, quiet_s=500e-6) == pytest.approx(400e-6)
+    assert there_and_back_s(900, SHAPED, quiet_s=IDLE_S) == 0.0
+    assert there_and_back_s(1600, SHAPED, quiet_s=IDLE_S) == pytest.approx(1200e-6)
+
+
+def test_idle_times_differ_by_what_they_change() -> None:
+    assert SHAPED.quiet_class_s(inf) == SHAPED.quiet_class_s(2 * IDLE_S) == inf
+    assert SHAPED.quiet_class_s(1000e-6) == SHAPED.quiet_class_s(IDLE_S) == IDLE_S
+    assert SHAPED.quiet_class_s(999e-6) == 999e-6
+    assert FRAMED.quiet_class_s(0.0) == IDLE_S, "no bursts that could fill"
+
+
+def test_the_last_superframe_of_a_message_passes_whole() -> None:
+    """As soon as the bucket is not in debt: a message of one takes no time, and what follows it waits."""
+    assert there_and_back_s(400, FRAMED) == 0.0
+    assert there_and_back_s(401, FRAMED) == pytest.approx(2 * 400e-6)
+    assert there_and_back_s(1600, FRAMED) == pytest.approx(2 * 1200e-6)
+    both = replace(FRAMED, burst_bytes=(300.0,) * 4)
+    assert there_and_back_s(1600, both, quiet_s=IDLE_S) == pytest.approx(2 * 900e-6)
+
+
+def test_messages_that_are_handed_over_together_are_cut_as_one() -> None:
+    """Two workers' ring of four messages each: the first two go together, in super-frames of 50,000; the others one by
+    one, when what they wait for has come. All of 40,000 bytes and a header."""
+    links = replace(FRAMED, frame_bytes=(50_000,) * 4, header_bytes=40)
+    taken_s = exchange_s(
+        COLLECTIVES.parse("ring"), "all_reduce", World(num_workers=2), 160_000, 1, links, FREE, quiet_s=0.0
+    )
+    # Second message: at 50,000, in the second super-frame. The first one's answer waits for all 80,080 to have passed,
+    # the second one's, which has a super-frame of its own, for 40,040 more.
+    assert taken_s == pytest.approx((80_080 + 40_040) * 1e-6)
+
+
+def test_connections_take_turns_on_a_link_that_they_share() -> None:
+    """Of 8,000 bytes to each of two peers an eighth goes to the one, then an eighth to the other."""
+    links = Links(
+        s_per_byte=(1e-6,) * 6,
+        paths=lambda pair: (pair[0], 3 + pair[1]),
+        latency_s=lambda _: 0.0,
+        frame_bytes=(100,) * 6,
+    )
+    ring, world = COLLECTIVES.parse("ring"), World(num_workers=3)
+    ends_s = exchange_times_s(ring, "scatter", world, 24_000, 1, links, FREE, quiet_s=0.0)
+    assert ends_s[1:] == pytest.approx([14_900e-6, 15_900e-6])
+    whole = replace(links, frame_bytes=())
+    assert exchange_times_s(ring, "scatter", world, 24_000, 1, whole, FREE)[1:] == pytest.approx([8e-3, 16e-3])
+
+
+def test_a_message_of_nothing_takes_no_time() -> None:
+    assert there_and_back_s(0, FRAMED) == there_and_back_s(0, SHAPED) == 0.0
+
+
+def test_bytes_are_worked_on_as_they_come() -> None:
+    """A message of four super-frames, over links that are slower than copying: one super-frame's copy is waited for
+    where it is sent and where it is received, and all of it where nothing is cut."""
+    costs = replace(FREE, copy_s_per_byte=0.1e-6, message_s=5e-6)
+    assert there_and_back_s(1600, FRAMED, costs) == pytest.approx(2 * (1200e-6 + 2 * 45e-6))
+    whole = replace(SHAPED, burst_bytes=())
+    assert there_and_back_s(1600, whole, costs) == pytest.approx(2 * (1600e-6 + 2 * 165e-6))
+
+
+def test_copying_that_is_slower_than_links_decides() -> None:
+    """Receiving begins with the first super-frame and lasts 10 us a byte."""
+    costs = replace(FREE, copy_s_per_byte=10e-6)
+    assert there_and_back_s(1600, FRAMED, costs) >= 2 * 16_000e-6
+
+
+def test_participants_of_one_machine_share_its_cores() -> None:
+    """Everybody's barrier of one round: two messages each, sent and received."""
+    links = Links.star(2, rate_bps=1e15, latency_s=0.0)
+    costs = replace(FREE, message_s=1e-3)
+
+    def ring_s(num_cores: int | None) -> float:
+        shared = replace(costs, num_cores=num_cores)
+        return exchange_s(COLLECTIVES.parse("ring"), "all_reduce", World(num_workers=2), 2, 1, links, shared)
+
+    assert ring_s(None) == ring_s(2) == pytest.approx(4e-3)
+    assert ring_s(1) == pytest.approx(8e-3)
 
 
 def test_a_slow_way_to_a_link_leaves_the_rest_of_it_to_others() -> None:
