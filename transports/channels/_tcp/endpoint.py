@@ -270,7 +270,7 @@ class TcpEndpoint:
                 self._check_departures(program)
             self._assign(program)
             slots = self._memory(program.slots_bytes)
-            outcome = program.begin(sequence, int(min(deadline_s, _FOREVER_S) * 1e9), slots, *addresses)
+            outcome = program.begin(sequence, int(min(deadline_s, _FOREVER_S) * 1e9), slots, addresses)
         while outcome != native.DONE:
             self._look_into(program, outcome)
             self._check_alive()

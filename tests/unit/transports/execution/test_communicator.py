@@ -8,6 +8,8 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
 from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
 from transports.execution import communicator
+from transports.execution.callbacks import CallbackThreads
 from transports.execution.communicator import Communicator, Work
 from transports.execution.operations import Transport
 from transports.execution.trace import OperationTrace
@@ -79,6 +82,43 @@ def test_callbacks_never_run_on_the_communication_thread() -> None:
         return communicator.thread_id not in threads and len(threads) == 2
 
     assert run_communicators(body, 1) == [True]
+
+
+def test_each_callback_is_called_once_whenever_it_is_added() -> None:
+    """Two threads add some while a third ends the work, twice, as after an exception of a signal's handler."""
+    pool, num_threads, num_callbacks = CallbackThreads(4, "callback"), 2, 10
+    every = sorted(product(("done", "end"), range(num_threads), range(num_callbacks)))
+
+    def note(called: "queue.SimpleQueue[object]", kind: str, thread: int, number: int, _: BaseException | None) -> None:
+        called.put((kind, thread, number))
+
+    def add(work: Work, thread: int, meeting: threading.Barrier, called: "queue.SimpleQueue[object]") -> None:
+        meeting.wait(20)
+        for number in range(num_callbacks):
+            work.add_end_callback(partial(note, called, "end", thread, number))
+            work.add_done_callback(partial(note, called, "done", thread, number))
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(300):
+            work, meeting = Work(pool), threading.Barrier(num_threads + 1)
+            called: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            adding = [
+                threading.Thread(target=add, args=(work, thread, meeting, called)) for thread in range(num_threads)
+            ]
+            for thread in adding:
+                thread.start()
+            meeting.wait(20)
+            work.finish(None)
+            work.finish(None)
+            for thread in adding:
+                thread.join()
+            assert sorted(called.get(timeout=20) for _ in every) == every
+            assert called.empty()
+    finally:
+        sys.setswitchinterval(interval_s)
+        pool.shutdown(wait=True)
 
 
 def test_a_callback_may_wait_for_further_operations() -> None:
