@@ -50,6 +50,13 @@ def gso_max_segments(packet_bytes: int, mtu: int, rate_bps: float) -> int | None
     return max(1, packet_bytes // mtu)
 
 
+def burst_bytes(rate_bps: float, real_bps: float | None = None) -> int:
+    """What may leave at once after a link of that rate was idle, which the kernel sends at `real_bps` where time is
+    dilated."""
+    burst_bps = max(min(rate_bps, MAX_BURST_RATE_BPS), rate_bps if real_bps is None else real_bps)
+    return max(MIN_BURST_BYTES, int(burst_bps * BURST_S / 8))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shaper:
     """One direction of a link, at its sender's egress."""
@@ -64,9 +71,12 @@ class Shaper:
     def of(cls, *, interface: str, rate_bps: float, queue_bytes: int, real_bps: float | None = None) -> "Shaper":
         """Of a link of that rate, which the kernel sends at `real_bps` where time is dilated. Bursts are the same bytes
         in slower time, as queues are: the kernel needs no more at lower rates."""
-        burst_bps = max(min(rate_bps, MAX_BURST_RATE_BPS), rate_bps if real_bps is None else real_bps)
-        burst_bytes = max(MIN_BURST_BYTES, int(burst_bps * BURST_S / 8))
-        return cls(interface=interface, rate_bps=rate_bps, queue_bytes=queue_bytes, burst_bytes=burst_bytes)
+        return cls(
+            interface=interface,
+            rate_bps=rate_bps,
+            queue_bytes=queue_bytes,
+            burst_bytes=burst_bytes(rate_bps, real_bps),
+        )
 
     def commands(self) -> list[str]:
         """Lines for `tc -batch`."""

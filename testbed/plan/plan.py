@@ -19,7 +19,7 @@ from testbed.experiment.link import AUTO, MAX_RATE_BPS, MIN_RATE_BPS, BackendNam
 from testbed.experiment.storage.base import STORAGE_ENTRY, STORAGE_NODE
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
 from testbed.experiment.workloads.base import changed_options
-from testbed.links.htb import Shaper, gso_max_segments
+from testbed.links.htb import Shaper, burst_bytes, gso_max_segments
 from testbed.plan.addressing import Port
 from testbed.plan.aggregators import (
     AggregatorPlan,
@@ -41,6 +41,7 @@ from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
 from transports.compression.base import Exchange, Pattern
 from transports.errors import OptionError
@@ -79,6 +80,9 @@ class Plan:
     prediction: Prediction
     costs: Costs
     """What the prediction takes hosts to add to links: the machine's, which in virtual time is k times faster."""
+    network_info: NetworkInfo
+    """What collectives get to know that choose by it, with hosts that are as fast as this machine, so that dilation
+    changes no decision."""
     paths: Mapping[Hop, Path]
     """Of every ordered pair of hosts."""
     collective: Collective
@@ -283,10 +287,12 @@ def make_plan(
     *,
     works: Callable[[BackendName], bool] = lambda _: True,
     costs: Costs = DEFAULT_COSTS,
+    num_processors: int | None = None,
     chosen_dilation: tuple[float, str] | None = None,
 ) -> Plan:
     """Decide everything; `works` says whether this machine has a backend, for `link.backend: auto`, `costs` what its
-    hosts add to links, in real time, and `chosen_dilation` what `dilation: auto` is here, and why.
+    hosts add to links, in real time, `num_processors` how many they share (None: each has its own), and
+    `chosen_dilation` what `dilation: auto` is here, and why.
 
     Raises SpecError for combinations that cannot be right.
     """
@@ -322,12 +328,16 @@ def make_plan(
     rate_bps = min((spec.rate_bps for spec in shaped), default=MAX_RATE_BPS)
     goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu) * costs.link_share
     queue_bytes = min((spec.queue_bytes for spec in shaped), default=DEFAULT_QUEUE_BYTES)
-    collective = exchanged_with.with_network_info(
-        tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
+    network_info = NetworkInfo(
         latency_s=latency_s,
         rate_bps=goodput_bps,
         queue_bytes=queue_bytes,
         costs=costs,
+        burst_bytes=burst_bytes(rate_bps) if shaped else 0.0,
+        num_processors=num_processors,
+    )
+    collective = network_info.told(
+        exchanged_with, tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes())
     )
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
 
@@ -449,6 +459,7 @@ def make_plan(
             costs=clock.virtual(costs),
         ),
         costs=clock.virtual(costs),
+        network_info=network_info,
         paths=all_paths,
         collective=collective,
         propagation_s=propagation_s,

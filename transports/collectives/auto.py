@@ -43,6 +43,11 @@ class Auto(Collective):
     """Payload that a participant's link carries in each direction; open: that of the links, else 1gbit."""
     queue_bytes: Size | None = Field(None, alias="queue", gt=0)
     """What the port of a switch holds; open: that of the links, else 1MB."""
+    burst_bytes: Size | None = Field(None, alias="burst", ge=0)
+    """What passes each link at once after rest, as a shaper's token bucket lets it; open: that of the links, else 0."""
+    processors: int | None = Field(None, ge=1)
+    """That all participants share, as on one machine; open: this machine's, where what hosts add was not fitted on it,
+    else one each."""
 
     @field_validator("candidates")
     @classmethod
@@ -62,6 +67,8 @@ class Auto(Collective):
         tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
         queue_bytes: float | None = None,
         costs: Costs | None = None,
+        burst_bytes: float = 0.0,
+        num_processors: int | None = None,
     ) -> Self:
         """See :class:`Collective`."""
         costs = costs or DEFAULT_COSTS
@@ -71,6 +78,9 @@ class Auto(Collective):
             "queue_bytes": None if queue_bytes is None else round(queue_bytes),
             "overhead_s": costs.message_s,
             "addition_bps": 8 / costs.addition_s_per_byte if costs.addition_s_per_byte else None,
+            "burst_bytes": round(burst_bytes),
+            # Costs that were fitted are those of participants that shared the processors.
+            "processors": num_processors if costs.fitted_at is None else None,
         }
         open_ones = {name: value for name, value in known.items() if getattr(self, name) is None}
         return self.model_copy(update=open_ones)
@@ -87,6 +97,7 @@ class Auto(Collective):
             latency_s=DEFAULT_LATENCY_S if self.latency_s is None else self.latency_s,
             queue_bytes=DEFAULT_QUEUE_BYTES if self.queue_bytes is None else self.queue_bytes,
         )
+        links = replace(links, burst_bytes=(self.burst_bytes or 0,) * len(links.s_per_byte))
         addition_s_per_byte = DEFAULT_COSTS.addition_s_per_byte if self.addition_bps is None else 8 / self.addition_bps
         costs = replace(
             DEFAULT_COSTS,
@@ -94,7 +105,8 @@ class Auto(Collective):
             message_s=DEFAULT_COSTS.message_s if self.overhead_s is None else self.overhead_s,
             addition_s_per_byte=addition_s_per_byte,
         )
-        return exchange_s(COLLECTIVES.parse(kind), _ALL_REDUCE, world, size_bytes, 1, links, costs)
+        collective = COLLECTIVES.parse(kind)
+        return exchange_s(collective, _ALL_REDUCE, world, size_bytes, 1, links, costs, num_processors=self.processors)
 
     def schedule(
         self,

@@ -149,10 +149,13 @@ class Collective(Options):
         tensors: tuple[int, ...] = (),  # noqa: ARG002
         queue_bytes: float | None = None,  # noqa: ARG002
         costs: "Costs | None" = None,  # noqa: ARG002
+        burst_bytes: float = 0.0,  # noqa: ARG002
+        num_processors: int | None = None,  # noqa: ARG002
     ) -> Self:
         """The same, with what it may need to know: of the participants' links the time of an empty message, how much
-        payload each carries in one direction, and what a queue holds; what hosts add to links; of the gradient the
-        elements of its tensors, the last one first, as DistributedDataParallel lays them into buckets."""
+        payload each carries in one direction, what a queue holds and what passes at once after rest; what hosts add to
+        links, and how many processors all of them share (None: each has its own); of the gradient the elements of its
+        tensors, the last one first, as DistributedDataParallel lays them into buckets."""
         return self
 
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002

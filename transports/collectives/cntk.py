@@ -42,6 +42,8 @@ class Cntk(Collective):
         tensors: tuple[int, ...] = (),
         queue_bytes: float | None = None,  # noqa: ARG002
         costs: "Costs | None" = None,  # noqa: ARG002
+        burst_bytes: float = 0.0,  # noqa: ARG002
+        num_processors: int | None = None,  # noqa: ARG002
     ) -> Self:
         """See :class:`Collective`."""
         return self.model_copy(update={"tensors": self.tensors or tensors})

@@ -63,6 +63,8 @@ class ParameterServer(Segmented):
         tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
         queue_bytes: float | None = None,  # noqa: ARG002
         costs: "Costs | None" = None,  # noqa: ARG002
+        burst_bytes: float = 0.0,  # noqa: ARG002
+        num_processors: int | None = None,  # noqa: ARG002
     ) -> Self:
         """See :class:`Collective`."""
         two_round_trips_bytes = round(2 * 2 * latency_s * rate_bps / 8)

@@ -3,7 +3,8 @@
 LogGP with a schedule's own dependencies (Alexandrov et al., "LogGP: incorporating long messages into the LogP model",
 SPAA 1995) on the links that there are: a message takes its sender's processor for the overhead, crosses link after link
 at each one's rate, in the order in which messages come, arrives a latency later, takes its receiver's processor for the
-overhead and, where it is added, for as long as that takes.
+overhead and, where it is added, for as long as that takes. Participants that share processors, as on one machine, wait
+for one of them.
 
 To it comes what TCP costs. A connection that has been idle begins with ten segments (RFC 6928) and doubles them every
 round trip (RFC 5681, 3.1 and 4.1), and a schedule that turns from one peer to another begins again each time.
@@ -100,14 +101,16 @@ def exchange_times_s(
     begins_s: Sequence[float] | None = None,
     root: int = 0,
     idle: bool = True,
+    num_processors: int | None = None,
 ) -> list[float]:
     """When each participant is done, given when each begins; all begin at 0 where nothing is said. With `idle`
-    connections have had nothing to do before, for longer than IDLE_S, and begin slowly.
+    connections have had nothing to do before, for longer than IDLE_S, and begin slowly. `num_processors` is how many
+    all participants share; None: each has one of its own.
 
     Raises DeadlockError for a schedule that never ends.
     """
     every = schedules(collective, operation, world, num_elements, element_bytes, root=root)
-    ends_s = _Timeline(every, element_bytes, links, costs, begins_s or [0.0] * world.size).run()
+    ends_s = _Timeline(every, element_bytes, links, costs, begins_s or [0.0] * world.size, num_processors).run()
     size_bytes = num_elements * element_bytes
     tcp_s = _tcp_s(collective, operation, world, size_bytes, links, idle=idle) if costs.tcp else 0.0
     return [end_s + tcp_s for end_s in ends_s]
@@ -124,10 +127,20 @@ def exchange_s(
     *,
     root: int = 0,
     idle: bool = True,
+    num_processors: int | None = None,
 ) -> float:
     """Until the last participant is done, all beginning together."""
     ends_s = exchange_times_s(
-        collective, operation, world, num_elements, element_bytes, links, costs, root=root, idle=idle
+        collective,
+        operation,
+        world,
+        num_elements,
+        element_bytes,
+        links,
+        costs,
+        root=root,
+        idle=idle,
+        num_processors=num_processors,
     )
     return max(ends_s, default=0.0)
 
@@ -169,6 +182,7 @@ class _Timeline:
         links: Links,
         costs: Costs,
         begins_s: Sequence[float],
+        num_processors: int | None,
     ) -> None:
         self._every = every
         self._element_bytes = element_bytes
@@ -177,7 +191,9 @@ class _Timeline:
         self._free_s = [0.0] * len(links.s_per_byte)
         bursts_bytes = links.burst_bytes or [0.0] * len(links.s_per_byte)
         self._burst_s = [burst * each_s for burst, each_s in zip(bursts_bytes, links.s_per_byte, strict=True)]
-        self._processor_free_s = list(begins_s)
+        self._participant_free_s = list(begins_s)
+        self._processors_free_s = [0.0] * (num_processors or 0)
+        """Those that are shared; none where each participant has its own."""
         self._ends_s = list(begins_s)
         self._leaving: set[Pair] = set()
         self._num_arrived: dict[Pair, int] = {}
@@ -233,9 +249,23 @@ class _Timeline:
         return self._paths[pair]
 
     def _busy(self, number: int, duration_s: float) -> float:
-        """When the participant's processor has done that, beginning now at the earliest."""
-        done_s = self._processor_free_s[number] = max(self._now_s, self._processor_free_s[number]) + duration_s
+        """When a processor has done that for the participant, beginning now at the earliest."""
+        ready_s = max(self._now_s, self._participant_free_s[number])
+        if not self._processors_free_s:
+            self._participant_free_s[number] = ready_s + duration_s
+            return ready_s + duration_s
+        taken = self._processor(ready_s)
+        done_s = max(ready_s, self._processors_free_s[taken]) + duration_s
+        self._participant_free_s[number] = self._processors_free_s[taken] = done_s
         return done_s
+
+    def _processor(self, ready_s: float) -> int:
+        """For work that is ready then: of those that are free, the one that became free last, so that the others stay
+        free for whoever is ready before; else the one that becomes free first."""
+        free = [each for each, free_s in enumerate(self._processors_free_s) if free_s <= ready_s]
+        if free:
+            return max(free, key=self._processors_free_s.__getitem__)
+        return min(range(len(self._processors_free_s)), key=self._processors_free_s.__getitem__)
 
     def _send(self, number: int, peer: int, index: int) -> None:
         handed_s = self._busy(number, self._costs.message_s)

@@ -283,11 +283,21 @@ def test_auto_is_given_the_links_and_its_choice_is_recorded() -> None:
             rate_bps=made.prediction.goodput_bps,
             queue_bytes=made.experiment.link.queue_bytes,
             costs=made.costs,
+            burst_bytes=15_000,
         )
     )
     assert record["chosen"][-1] == "recursive_doubling"
     assert set(record["chosen"][:-1]).isdisjoint({"recursive_doubling"})
     assert plan(collective="auto").to_json()["chosen"] == plan(collective="auto").to_json()["chosen"]
+
+
+def test_collectives_that_choose_know_of_shared_processors_and_bursts() -> None:
+    spec = validate({"name": "x", "workers": 8, "collective": "auto", "link": {"rate": "1gbit"}})
+    shared, alone = (COLLECTIVES.dump(make_plan(spec, num_processors=each).collective) for each in (2, None))
+    assert (shared["processors"], shared["burst"]) == (2, "15kB")
+    assert "processors" not in alone or alone["processors"] is None
+    faster = validate({"name": "x", "collective": "auto", "link": {"rate": "2gbit"}})
+    assert make_plan(faster).network_info.burst_bytes == 25_000
 
 
 def test_cntk_is_given_the_model_s_tensors() -> None:

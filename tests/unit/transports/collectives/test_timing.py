@@ -37,3 +37,17 @@ def test_a_slow_way_to_a_link_leaves_the_rest_of_it_to_others() -> None:
     )
     taken_s = exchange_s(COLLECTIVES.parse("all_to_all"), "gather", World(num_workers=4), 3000, 1, slow, FREE)
     assert taken_s == pytest.approx(2.25e-3)
+
+
+def test_participants_that_share_processors_wait_for_one() -> None:
+    """Each of four sends to the other three and receives from them, twice: 12 messages of 1 ms, and nothing else."""
+    costs = replace(FREE, message_s=1e-3)
+    links = Links.star(4, rate_bps=1e15, latency_s=0.0)
+
+    def taken_s(num_processors: int | None) -> float:
+        world, collective = World(num_workers=4), COLLECTIVES.parse("all_to_all")
+        return exchange_s(collective, "all_reduce", world, 16, 4, links, costs, num_processors=num_processors)
+
+    assert taken_s(None) == taken_s(4) == taken_s(100)
+    assert taken_s(1) == pytest.approx(4 * 12e-3)
+    assert taken_s(2) == pytest.approx(2 * 12e-3, rel=0.1)
