@@ -336,7 +336,7 @@ def make_plan(
         burst_bytes=burst_bytes(rate_bps) if shaped else 0.0,
         num_processors=num_processors,
     )
-    collective = network_info.told(
+    collective = network_info.given_to(
         exchanged_with, tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes())
     )
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))

@@ -58,5 +58,5 @@ def _with_network_info(stack: StackLike, configuration: WorkerConfiguration) -> 
     """The stack, whose collective knows the links if it wants to."""
     if not isinstance(stack, Composed):
         return stack
-    known = configuration.network_info.told(stack.collective)
+    known = configuration.network_info.given_to(stack.collective)
     return replace(stack, collective=known.with_assignment(configuration.aggregators))

@@ -20,7 +20,7 @@ class NetworkInfo(BaseModel):
     costs: Costs = DEFAULT_COSTS
     num_processors: int | None = None
 
-    def told(self, collective: Collective, *, tensors: tuple[int, ...] = ()) -> Collective:
+    def given_to(self, collective: Collective, *, tensors: tuple[int, ...] = ()) -> Collective:
         """The collective, knowing all of it."""
         return collective.with_network_info(
             latency_s=self.latency_s,
