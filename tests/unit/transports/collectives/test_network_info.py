@@ -11,18 +11,18 @@ from transports.collectives.timing import Costs
 def test_auto_gets_to_know_all_of_it() -> None:
     costs = Costs(message_s=1e-3, addition_s_per_byte=1e-9)
     known = NetworkInfo(latency_s=2e-3, rate_bps=1e8, queue_bytes=5e4, burst_bytes=15e3, costs=costs, num_processors=3)
-    informed = known.given_to(COLLECTIVES.parse("auto"))
-    assert isinstance(informed, Auto)
-    assert (informed.latency_s, informed.rate_bps, informed.queue_bytes, informed.burst_bytes) == (
+    auto = known.given_to(COLLECTIVES.parse("auto"))
+    assert isinstance(auto, Auto)
+    assert (auto.latency_s, auto.rate_bps, auto.queue_bytes, auto.burst_bytes) == (
         2e-3,
         1e8,
         50_000,
         15_000,
     )
-    assert (informed.overhead_s, informed.processors) == (1e-3, 3)
-    assert informed.addition_bps == pytest.approx(8e9)
+    assert (auto.overhead_s, auto.processors) == (1e-3, 3)
+    assert auto.addition_bps == pytest.approx(8e9)
 
 
 def test_tensors_come_to_whoever_merges_them() -> None:
-    informed = NetworkInfo(latency_s=1.0, rate_bps=1.0).given_to(COLLECTIVES.parse("cntk"), tensors=(3, 5))
-    assert COLLECTIVES.dump(informed)["tensors"] == [3, 5]
+    auto = NetworkInfo(latency_s=1.0, rate_bps=1.0).given_to(COLLECTIVES.parse("cntk"), tensors=(3, 5))
+    assert COLLECTIVES.dump(auto)["tensors"] == [3, 5]
