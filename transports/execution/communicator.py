@@ -257,6 +257,8 @@ class Communicator:
         self._endpoint = self._transport.endpoint
         self.pool = CallbackThreads(NUM_CALLBACK_THREADS, f"callback of {group.name}")
         """What works call back on."""
+        self._nothing = torch.zeros(1, dtype=torch.uint8)
+        """What a barrier exchanges."""
         self._point_to_point = PointToPoint(channel, group, self._endpoint.departure)
         self._tasks: deque[_Task] = deque()
         self._active: _Task | None = None
@@ -386,7 +388,7 @@ class Communicator:
 
     def barrier(self, timeout_s: float | None = None) -> Work:
         """Over when every rank has come here, within this timeout or the group's."""
-        if (task := self._single("barrier", torch.zeros(1, dtype=torch.uint8), timeout_s=timeout_s)) is not None:
+        if (task := self._single("barrier", self._nothing, timeout_s=timeout_s)) is not None:
             return task
         return self.submit("barrier", lambda transport: transport.barrier(), 0, timeout_s)
 
@@ -445,12 +447,12 @@ class Communicator:
     ) -> Work | None:
         """An operation of one tensor in its own memory, whose schedule the endpoint runs by itself: whoever waits for
         it at once carries it out. None for any other."""
-        found = self._transport.single(operation, tensor, op, root)
-        if found is None:
+        program = self._transport.single(operation, tensor, op, root)
+        if program is None:
             return None
         size_bytes = 0 if operation == "barrier" else tensor.nbytes
         task = _Task(self, operation, size_bytes, self._timeout_s if timeout_s is None else timeout_s)
-        task.program, task.values = found
+        task.program, task.values = program, tensor
         self._enqueue(task, deferred=True)
         return task
 
