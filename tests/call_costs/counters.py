@@ -57,7 +57,7 @@ def _locks() -> Counter:
     for name in ("Lock", "_allocate_lock", "RLock"):
         made: Callable[[], Any] = getattr(threading, name)
         setattr(threading, name, lambda made=made: _CountedLock(made()))
-    queue.SimpleQueue = _CountedQueue  # type: ignore[misc]
+    queue.SimpleQueue = _CountedQueue
     return lambda: _CountedLock.taken
 
 
