@@ -26,7 +26,7 @@ from tests.call_costs.rank import CALLS
 class Cost(NamedTuple):
     """Of a call on rank 0."""
 
-    count: float
+    num_counted: float
     """Of what was counted."""
     time_us: float
     """The median."""
@@ -69,7 +69,7 @@ def main() -> None:
     num_calls = parser.parse_args().calls
     found = {counted: measured(counted, list(CALLS), num_calls) for counted in (*COUNTERS, "nothing")}
     for call in CALLS:
-        counts = {counted: found[counted][call].count for counted in COUNTERS}
+        counts = {counted: found[counted][call].num_counted for counted in COUNTERS}
         if shutil.which("strace"):
             counts["system calls"] = system_calls(call, num_calls)
         words = ", ".join(f"{count:.1f} {counted}" for counted, count in counts.items())

@@ -15,7 +15,7 @@ BEFORE = {
 
 @pytest.mark.parametrize("counted", BEFORE)
 def test_it_is_half_of_what_it_was(counted: str) -> None:
-    found = {call: cost.count for call, cost in measured(counted, list(CALLS), 200).items()}
+    found = {call: cost.num_counted for call, cost in measured(counted, list(CALLS), 200).items()}
     assert found.keys() == BEFORE[counted].keys()
     over = {call: count for call, count in found.items() if not 0 < count <= BEFORE[counted][call] / 2}
     assert not over
