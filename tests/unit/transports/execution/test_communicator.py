@@ -121,6 +121,45 @@ def test_each_callback_is_called_once_whenever_it_is_added() -> None:
         pool.shutdown(wait=True)
 
 
+def test_a_callback_that_is_added_while_others_are_called_is_called_once() -> None:
+    pool = CallbackThreads(1, "callback")
+    work, called = Work(pool), list[str]()
+
+    def first(_: BaseException | None) -> None:
+        called.append("first")
+        work.add_end_callback(lambda _: called.append("while"))
+
+    work.add_end_callback(first)
+    work.add_end_callback(lambda _: called.append("second"))
+    work.finish(None)
+    work.add_end_callback(lambda _: called.append("after"))
+    assert called == ["first", "while", "second", "after"]
+    pool.shutdown(wait=True)
+
+
+def test_an_end_that_a_signals_handler_cuts_short_is_gone_on_with() -> None:
+    pool = CallbackThreads(1, "callback")
+    work, called = Work(pool), list[str]()
+    failing = [KeyboardInterrupt()]
+
+    def second(_: BaseException | None) -> None:
+        if failing:
+            raise failing.pop()
+        called.append("second")
+
+    work.add_end_callback(lambda _: called.append("first"))
+    work.add_end_callback(second)
+    work.add_end_callback(lambda _: called.append("third"))
+    with pytest.raises(KeyboardInterrupt):
+        work.finish(None)
+    assert not work.is_over
+    work.add_end_callback(lambda _: called.append("late"))
+    work.finish(None)
+    assert called == ["first", "late", "second", "third"]
+    assert work.is_over
+    pool.shutdown(wait=True)
+
+
 def test_a_callback_may_wait_for_further_operations() -> None:
     """What deadlocks if callbacks run on the communication thread: the hook of PowerSGD does this."""
 
