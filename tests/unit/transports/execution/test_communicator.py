@@ -12,6 +12,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -792,6 +793,35 @@ if sys.argv[1] == "raise":
     done.wait()
     print(values.tolist(), others.tolist())
 """
+
+
+def test_an_interruption_before_memory_has_an_address_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, and then the kernel was given address 0, or that of memory that had been given back."""
+    monkeypatch.setattr(communicator, "HAND_OVER_S", 20.0)
+    interrupting = [KeyboardInterrupt()]
+
+    class Memory(np.ndarray[Any, Any]):
+        @property
+        def ctypes(self) -> Any:
+            if interrupting:
+                raise interrupting.pop()
+            return super().ctypes
+
+    empty = np.empty
+    monkeypatch.setattr(np, "empty", lambda *arguments: empty(*arguments).view(Memory))
+
+    def body(opened: Communicator) -> tuple[float, bool]:
+        values, was_interrupted = torch.ones(3000), False
+        work = opened.all_reduce(values)
+        try:
+            work.wait()
+        except KeyboardInterrupt:
+            was_interrupted = True
+            work.wait()
+        return float(values.sum()), was_interrupted
+
+    results = run_communicators(body, 2, channel="tcp")
+    assert sorted(results, key=str) == [(6000.0, False), (6000.0, True)]
 
 
 INTERRUPTED_OFTEN = """
