@@ -12,6 +12,7 @@ from testbed.experiment.fusion.base import FUSIONS, Fusion
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation
 from testbed.experiment.workloads.base import ServedGroup
 from transports.channels.base import PeerStatistics
+from transports.collectives.network_info import NetworkInfo
 
 
 class WorkerStorage(BaseModel):
@@ -61,10 +62,8 @@ class WorkerConfiguration(BaseModel):
     workload: dict[str, object]
     racks: tuple[int, ...] = ()
     """For each rank, the number of its rack: those on one switch are in one."""
-    latency_s: float = 100e-6
-    """Of an empty message from worker to worker."""
-    goodput_bps: float = 1e9
-    """Of the slowest worker's link."""
+    network_info: NetworkInfo = NetworkInfo(latency_s=100e-6, rate_bps=1e9)
+    """For the collectives of stacks."""
     collective: dict[str, object]
     aggregators: dict[str, tuple[str, int]] = {}
     """The address of the worker's own, and its number there, by `InNetwork.identity`."""

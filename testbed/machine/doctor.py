@@ -135,6 +135,7 @@ def plan_in_theory(experiment: Experiment) -> Plan:
             experiment,
             works=lambda name: not missing_for_backend(name),
             costs=known_costs(),
+            num_cores=len(os.sched_getaffinity(0)),
             chosen_dilation=(dilation, reason),
         )
 

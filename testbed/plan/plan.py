@@ -41,6 +41,7 @@ from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
 from transports.compression.base import Exchange, Pattern
 from transports.units import format_rate
@@ -78,6 +79,9 @@ class Plan:
     prediction: Prediction
     costs: Costs
     """What the prediction takes hosts to add to links: the machine's, which in virtual time is k times faster."""
+    network_info: NetworkInfo
+    """What collectives get to know that choose by it, with hosts that are as fast as this machine, so that dilation
+    changes no decision."""
     paths: Mapping[Hop, Path]
     """Of every ordered pair of hosts."""
     collective: Collective
@@ -273,10 +277,12 @@ def make_plan(
     *,
     works: Callable[[BackendName], bool] = lambda _: True,
     costs: Costs = DEFAULT_COSTS,
+    num_cores: int | None = None,
     chosen_dilation: tuple[float, str] | None = None,
 ) -> Plan:
     """Decide everything; `works` says whether this machine has a backend, for `link.backend: auto`, `costs` what its
-    hosts add to links, in real time, and `chosen_dilation` what `dilation: auto` is here, and why.
+    hosts add to links, in real time, `num_cores` what choices take hosts to share where no costs were fitted (None:
+    each has a core of its own), and `chosen_dilation` what `dilation: auto` is here, and why.
 
     Raises SpecError for combinations that cannot be right.
     """
@@ -318,13 +324,16 @@ def make_plan(
         "burst_bytes": round(fraction * _shaper("", slowest, clock).burst_bytes) if slowest else 0,
         "frame_bytes": frame_bytes(experiment, gso_max_segments(experiment.packet_bytes, experiment.mtu, rate_bps)),
     }
-    collective = exchanged_with.with_network_info(
-        **at_once,
-        tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
+    network_info = NetworkInfo(
         latency_s=latency_s,
         rate_bps=goodput_bps,
         queue_bytes=queue_bytes,
-        costs=costs,
+        # What was fitted knows of the cores.
+        costs=costs if costs.fitted_at else replace(costs, num_cores=num_cores),
+        **at_once,
+    )
+    collective = network_info.given_to(
+        exchanged_with, tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes())
     )
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
 
@@ -448,6 +457,7 @@ def make_plan(
             costs=clock.virtual(costs),
         ),
         costs=clock.virtual(costs),
+        network_info=network_info,
         paths=all_paths,
         collective=collective,
         propagation_s=propagation_s,

@@ -1,6 +1,7 @@
 """What is counted, each in a process of its own, since one count would disturb the other."""
 
 import ctypes
+import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -42,11 +43,21 @@ class _CountedLock:
         return getattr(self._lock, name)
 
 
+class _CountedQueue(queue.SimpleQueue[Any]):
+    """A queue whose readers are counted as takers of a lock."""
+
+    def get(self, *arguments: Any, **named: Any) -> Any:
+        _CountedLock.taken += 1
+        return super().get(*arguments, **named)
+
+
 def _locks() -> Counter:
-    """Those that are made by `threading`, and by what is made of its locks, from now on."""
+    """Those that are made by `threading`, and by what is made of its locks, from now on. Who waits for something to
+    come through a `queue.SimpleQueue` takes its lock."""
     for name in ("Lock", "_allocate_lock", "RLock"):
         made: Callable[[], Any] = getattr(threading, name)
         setattr(threading, name, lambda made=made: _CountedLock(made()))
+    queue.SimpleQueue = _CountedQueue
     return lambda: _CountedLock.taken
 
 

@@ -1,5 +1,5 @@
-"""One of two ranks: `python -m tests.call_costs.rank STORE RANK COUNTER CALL NUM_CALLS`. Rank 0 prints the count of
-each call."""
+"""One of two ranks: `python -m tests.call_costs.rank STORE RANK COUNTER CALL[,CALL] NUM_CALLS`. Rank 0 prints a line
+for each way to call."""
 
 import sys
 import time
@@ -49,8 +49,8 @@ CALLS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def main(path: str, rank: int, counted: str, call: str, num_calls: int) -> None:
-    """Print what so many calls took of what is counted, per call, and the median time in microseconds."""
+def main(path: str, rank: int, counted: str, calls: str, num_calls: int) -> None:
+    """Print what so many calls of each took of what is counted, per call, and the median time in microseconds."""
     count = COUNTERS[counted]() if counted in COUNTERS and rank == 0 else (lambda: 0)
     import torch
     import torch.distributed as dist
@@ -62,17 +62,18 @@ def main(path: str, rank: int, counted: str, call: str, num_calls: int) -> None:
     del transports
     torch.set_num_threads(1)
     dist.init_process_group(BACKEND, store=FileStore(path, 2), rank=rank, world_size=2)
-    tensor, act = torch.zeros(1), CALLS[call]
-    for _ in range(NUM_WARMUP):
-        act(tensor)
-    before, times_s = count(), []
-    for _ in range(num_calls):
-        begun_s = time.perf_counter()
-        act(tensor)
-        times_s.append(time.perf_counter() - begun_s)
-    after = count()
-    if rank == 0:
-        sys.stdout.write(f"{(after - before) / num_calls:.1f} {sorted(times_s)[num_calls // 2] * 1e6:.0f}\n")
+    for call in calls.split(","):
+        tensor, act = torch.zeros(1), CALLS[call]
+        for _ in range(NUM_WARMUP):
+            act(tensor)
+        before, times_s = count(), []
+        for _ in range(num_calls):
+            begun_s = time.perf_counter()
+            act(tensor)
+            times_s.append(time.perf_counter() - begun_s)
+        after = count()
+        if rank == 0:
+            sys.stdout.write(f"{call} {(after - before) / num_calls} {sorted(times_s)[num_calls // 2] * 1e6}\n")
     dist.destroy_process_group()
 
 

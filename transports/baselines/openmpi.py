@@ -8,12 +8,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from transports.baselines._openmpi_launch import Job, library_path, mpirun_path
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack
 from transports.errors import OptionError, TransportError
+from transports.execution.callbacks import CallbackThreads
 from transports.execution.trace import OperationTrace
 from transports.group import Group
 
@@ -116,7 +116,7 @@ class OpenMpiCommunicator:
         self._job = Job(group, options.variables)
         OpenMpiCommunicator._taken = True
         self._tasks: queue.SimpleQueue[tuple[str, int, float, _Job, Work] | None] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(_NUM_CALLBACK_THREADS, f"callback of {group.name}")
+        self._pool = CallbackThreads(_NUM_CALLBACK_THREADS, f"callback of {group.name}")
         self._lock = threading.Lock()
         self._under_way: dict[int, Work] = {}
         self._numbers = itertools.count(1)
@@ -269,7 +269,7 @@ class OpenMpiCommunicator:
             self._tasks.put(None)
             self._thread.join(LEAVE_TIMEOUT_S)
         self._job.end(in_order=not self._thread.is_alive())
-        self._pool.shutdown(wait=False)
+        self._pool.shutdown()
 
     def _average(self, values: "torch.Tensor", op: "ReduceOperation") -> None:
         if op == "avg":

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
 from transports.collectives.schedules.folding import Folding, fold
-from transports.collectives.schedules.segments import parts
+from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES, parts
 
 MIN_SEGMENTS: Final = 2
 """So many messages in each exchange, if they are not too short: the first half is added while the second comes."""
@@ -55,7 +55,11 @@ class HalvingDoubling(Segmented):
         yield from folding.spread(everything)
 
     def _segments_of(self, runs: Sequence[range], cut: Sequence[int], element_bytes: int) -> list[tuple[int, int]]:
-        """Of the parts in each run."""
+        """Of the parts in each run, which lie side by side; in one message where they would be too short to gain more
+        from what overlaps than each further message costs."""
+        first, last = min(run.start for run in runs), max(run.stop for run in runs)
+        if (cut[last] - cut[first]) * element_bytes <= MIN_SEGMENT_BYTES:
+            runs = [range(first, last)]
         return [
             segment
             for run in runs

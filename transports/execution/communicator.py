@@ -14,7 +14,6 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Literal
 from weakref import WeakSet
@@ -25,6 +24,7 @@ from transports.channels.base import Channel, PeerStatistics
 from transports.collectives.base import Collective, Operation
 from transports.compression.base import Compressor
 from transports.errors import OptionError, TransportError
+from transports.execution.callbacks import Callback, CallbackThreads, finish_callbacks
 from transports.execution.executor import Program
 from transports.execution.gradients import COMPRESSIBLE, GradientCompression
 from transports.execution.operations import (
@@ -42,10 +42,8 @@ from transports.execution.trace import CodecAccount, OperationTrace
 from transports.group import Group
 
 Job = Callable[[Transport], None]
-Callback = Callable[[BaseException | None], None]
 
 NUM_CALLBACK_THREADS: Final = 32
-"""A callback may wait for operations whose own callbacks must run meanwhile, so one thread is not enough."""
 
 
 HAND_OVER_S: Final = 2e-3
@@ -53,9 +51,9 @@ HAND_OVER_S: Final = 2e-3
 
 
 class _Guard:
-    """One lock for what all works of a process note, where each would have to make one of its own: for a few lines at a
-    time that make nothing and call nothing, so that neither a finalizer nor a signal's handler, which may wait for an
-    operation, can come between."""
+    """One lock for all works of a process, where each would have to make one of its own: for a few lines at a time that
+    make nothing and call nothing, so that neither a finalizer nor a signal's handler, which may wait for an operation,
+    can come between."""
 
     def __init__(self) -> None:
         self.renew()
@@ -69,18 +67,54 @@ _guard: Final = _Guard()
 os.register_at_fork(after_in_child=_guard.renew)
 
 
+class _Callbacks:
+    """What is to be called at one moment of an operation, each once: by whoever brings the moment about, or, what is
+    added later, by whoever adds it. Entries stand in the order in which they came, and one mark among them says which
+    are early: appending to a list is one step for all threads, so that nobody needs a lock."""
+
+    __slots__ = ("_entries", "_num_called")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Callback] | None] = []
+        self._num_called = 0
+
+    def add(self, callback: Callback) -> bool:
+        """Whether it will be called; if not, it is for the caller to call it."""
+        entries, entry = self._entries, (callback,)
+        if entries and entries[0] is None:
+            return False
+        entries.append(entry)
+        return None not in entries or any(each is entry for each in entries[: entries.index(None)])
+
+    def call(self, call: Callable[[Callback], object]) -> None:
+        """The moment has come: have all early ones called. Idempotent: one that an exception of a signal's handler has
+        cut short is gone on with, and the callback that it came upon is called again."""
+        entries = self._entries
+        if None not in entries:
+            entries.append(None)
+        while self._num_called < entries.index(None):
+            entry = entries[self._num_called]
+            assert entry is not None, "the mark comes later"
+            call(entry[0])
+            self._num_called += 1
+
+    def forget(self) -> None:
+        """All have been called, and what they know can be let go."""
+        self._entries = [None]
+
+
 class Work:
     """An operation under way."""
 
     __slots__ = ("_callbacks", "_end_callbacks", "_error", "_pool", "_waiting", "is_over", "source")
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, pool: CallbackThreads) -> None:
         self._pool = pool
         self.is_over = False
         self._waiting: threading.Lock | None = None
         """Held until the end; made by the first who has to wait."""
-        self._end_callbacks: tuple[Callback, ...] = ()
-        self._callbacks: tuple[Callback, ...] = ()
+        self._end_callbacks = _Callbacks()
+        self._callbacks = _Callbacks()
         self._error: BaseException | None = None
         self.source = -1
         """Of a receive that has ended, the rank that sent."""
@@ -98,9 +132,9 @@ class Work:
         fresh = threading.Lock()
         fresh.acquire()
         with _guard.lock:
-            if self.is_over:
-                return True
             waiting = self._waiting = self._waiting or fresh
+        if self.is_over:  # finish() may have looked for it just before it was there
+            return True
         if not waiting.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
             return False
         with suppress(RuntimeError):  # finish() may have released it once more
@@ -120,61 +154,30 @@ class Work:
         """Call with the error or None when it is over, on a thread made for that, never on the communication thread.
 
         When the group has been closed by then, here and now."""
-        while True:
-            before = self._callbacks
-            after = (*before, callback)
-            with _guard.lock:
-                over = self.is_over
-                added = not over and self._callbacks is before
-                if added:
-                    self._callbacks = after
-            if added:
-                self.proceed(waiting=False)
-                return
-            if over:
-                break
-        if not self._call(callback):
+        if self._callbacks.add(callback):
+            self.proceed(waiting=False)
+        elif not self._call(callback):
             callback(self._error)  # the group is closed and has no threads for it any more; the caller's will do
 
     def add_end_callback(self, callback: Callback) -> None:
         """The same before anybody who waits hears of it, on the thread that ends it: the callback must be quick, and
         must not wait for anything."""
-        while True:
-            before = self._end_callbacks
-            after = (*before, callback)
-            with _guard.lock:
-                if self.is_over:
-                    break
-                if self._end_callbacks is before:
-                    self._end_callbacks = after
-                    return
-        callback(self._error)
+        if not self._end_callbacks.add(callback):
+            callback(self._error)
 
     def finish(self, error: BaseException | None) -> None:
         """Tell everybody. Idempotent: where an exception of a signal's handler has cut it short, another thread goes on
         with it."""
         if not self.is_over:
-            self._end(error)
+            self._error = error
+            self._end_callbacks.call(lambda callback: callback(error))
+            self.is_over = True
         if self._waiting is not None:
             with suppress(RuntimeError):  # it was released before
                 self._waiting.release()
-        self._end_callbacks = ()  # whom they know can be let go
-        while self._callbacks:
-            self._call(self._callbacks[0])
-            self._callbacks = self._callbacks[1:]
-
-    def _end(self, error: BaseException | None) -> None:
-        self._error = error
-        called = 0
-        while True:
-            end_callbacks = self._end_callbacks
-            for callback in end_callbacks[called:]:
-                callback(error)
-                called += 1
-            with _guard.lock:
-                if self._end_callbacks is end_callbacks:
-                    self.is_over = True
-                    return
+        self._end_callbacks.forget()
+        self._callbacks.call(self._call)
+        self._callbacks.forget()
 
     def _call(self, callback: Callback) -> bool:
         """False when there are no threads for it any more: the group is closed, or the interpreter is going."""
@@ -252,8 +255,10 @@ class Communicator:
         self._on_trace = on_trace
         self._transport = Transport(collective, channel, group)
         self._endpoint = self._transport.endpoint
-        self.pool = ThreadPoolExecutor(NUM_CALLBACK_THREADS, f"callback of {group.name}")
+        self.pool = CallbackThreads(NUM_CALLBACK_THREADS, f"callback of {group.name}")
         """What works call back on."""
+        self._nothing = torch.zeros(1, dtype=torch.uint8)
+        """What a barrier exchanges."""
         self._point_to_point = PointToPoint(channel, group, self._endpoint.departure)
         self._tasks: deque[_Task] = deque()
         self._active: _Task | None = None
@@ -383,7 +388,7 @@ class Communicator:
 
     def barrier(self, timeout_s: float | None = None) -> Work:
         """Over when every rank has come here, within this timeout or the group's."""
-        if (task := self._single("barrier", torch.zeros(1, dtype=torch.uint8), timeout_s=timeout_s)) is not None:
+        if (task := self._single("barrier", self._nothing, timeout_s=timeout_s)) is not None:
             return task
         return self.submit("barrier", lambda transport: transport.barrier(), 0, timeout_s)
 
@@ -442,12 +447,12 @@ class Communicator:
     ) -> Work | None:
         """An operation of one tensor in its own memory, whose schedule the endpoint runs by itself: whoever waits for
         it at once carries it out. None for any other."""
-        found = self._transport.single(operation, tensor, op, root)
-        if found is None:
+        program = self._transport.single(operation, tensor, op, root)
+        if program is None:
             return None
         size_bytes = 0 if operation == "barrier" else tensor.nbytes
         task = _Task(self, operation, size_bytes, self._timeout_s if timeout_s is None else timeout_s)
-        task.program, task.values = found
+        task.program, task.values = program, tensor
         self._enqueue(task, deferred=True)
         return task
 
@@ -560,7 +565,7 @@ class Communicator:
             task.finish(error)
         self._point_to_point.close(error if isinstance(error, TransportError) else TransportError(str(error)))
         if self._closing:
-            self.pool.shutdown(wait=False)
+            self.pool.shutdown()
 
     def _take(self) -> _Task | None:
         """The next task, or None when the group is being closed."""
@@ -674,7 +679,7 @@ class Communicator:
         self._point_to_point.close(TransportError(f"rank {self.rank} closed the group itself"))
         if threading.current_thread() is not self._thread and not is_helper:
             self._thread.join()
-            self.pool.shutdown(wait=False)
+            self.pool.shutdown()
         _OPEN.discard(self)
 
 
@@ -690,6 +695,7 @@ _OPEN: Final[WeakSet[Communicator]] = WeakSet()
 
 def _close_all() -> None:
     """A process that ends without closing its groups still leaves them in good order."""
+    finish_callbacks()
     for communicator in list(_OPEN):
         communicator.close()
 

@@ -311,16 +311,13 @@ class Transport:
 
     def single(
         self, operation: Operation, tensor: torch.Tensor, op: ReduceOperation = "sum", root: int = 0
-    ) -> tuple[Program, torch.Tensor] | None:
+    ) -> Program | None:
         """An operation of one tensor, which :func:`check` has allowed, as one program on the tensor's own memory that
         the endpoint runs by itself; None where there is more to do."""
-        if self.reducer is not None or op == "avg":
+        if self.reducer is not None or op == "avg" or not tensor.is_contiguous() or tensor.is_neg():
             return None
-        values, restore = flat(tensor)
-        if restore is not nothing:
-            return None
-        program = self._executor.program(_exchange(operation, values.numel(), tensor.dtype, op, root, None))
-        return (program, values) if program.is_compiled else None
+        program = self._executor.program(_exchange(operation, tensor.numel(), tensor.dtype, op, root, None))
+        return program if program.is_compiled else None
 
 
 @lru_cache(maxsize=NUM_PROGRAMS)

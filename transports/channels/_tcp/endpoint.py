@@ -19,10 +19,11 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
+import numpy.typing as npt
 
 from transports.channels._tcp import program as native
 from transports.channels._tcp.congestion import congestion_of
@@ -94,6 +95,14 @@ class Peer:
     header: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
 
 
+class _Slots(NamedTuple):
+    """Memory for messages that are to be added: replaced whole, since an exception of a signal's handler may come
+    between any two steps."""
+
+    memory: npt.NDArray[np.uint8]
+    address: int
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
     """See :class:`transports.channels.base.CompiledSchedule`."""
@@ -159,8 +168,7 @@ class TcpEndpoint:
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
         self._num_ending = 0
         self._is_stale = False
-        self._slots = np.empty(0, np.uint8)
-        self._slots_address = 0
+        self._slots = _Slots(np.empty(0, np.uint8), 0)
         self._last_statistics: dict[int, PeerStatistics] = {}
         self._last_congestion: dict[int, str] = {}
         _OPEN.add(self)
@@ -270,7 +278,7 @@ class TcpEndpoint:
                 self._check_departures(program)
             self._assign(program)
             slots = self._memory(program.slots_bytes)
-            outcome = program.begin(sequence, int(min(deadline_s, _FOREVER_S) * 1e9), slots, *addresses)
+            outcome = program.begin(sequence, int(min(deadline_s, _FOREVER_S) * 1e9), slots, addresses)
         while outcome != native.DONE:
             self._look_into(program, outcome)
             self._check_alive()
@@ -296,10 +304,10 @@ class TcpEndpoint:
 
     def _memory(self, num_bytes: int) -> int:
         """The address of so much memory for messages that are to be added, kept from schedule to schedule."""
-        if len(self._slots) < num_bytes:
-            self._slots = np.empty(num_bytes, np.uint8)
-            self._slots_address = self._slots.ctypes.data
-        return self._slots_address
+        if len(self._slots.memory) < num_bytes:
+            memory = np.empty(num_bytes, np.uint8)
+            self._slots = _Slots(memory, memory.ctypes.data)
+        return self._slots.address
 
     def _check_departures(self, program: TcpProgram) -> None:
         """Raises PeerLostError where somebody has left who is to take part in the schedule, or has missed one."""

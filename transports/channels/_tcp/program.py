@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -79,20 +80,23 @@ class Lane(ctypes.Structure):
     )
 
 
+_OPERANDS: Final = np.dtype([("sequence", "u8"), ("deadline_ns", "i8"), ("slots", "u8"), ("bases", "u8", len(BUFFERS))])
+_PACK_OPERANDS: Final = struct.Struct(f"=QqQ{len(BUFFERS)}Q").pack_into
+"""Into the same: a call with as many arguments would make an object of each."""
+
+
 class Run(ctypes.Structure):
     """struct run of tcp.c."""
 
     _fields_ = (
+        ("operands", ctypes.c_uint8 * _OPERANDS.itemsize),
         ("schedule", ctypes.c_void_p),
         ("steps", ctypes.c_void_p),
         ("lanes", ctypes.c_void_p),
         ("order", ctypes.c_void_p),
         ("successors", ctypes.c_void_p),
         ("buffers", ctypes.c_void_p),
-        ("bases", ctypes.c_uint64 * len(BUFFERS)),
-        ("slots", ctypes.c_uint64),
         ("slot_bytes", ctypes.c_uint64),
-        ("deadline_ns", ctypes.c_int64),
         ("first_ns", ctypes.c_int64),
         ("sequence", ctypes.c_uint64),
         ("num_steps", ctypes.c_uint32),
@@ -121,6 +125,7 @@ def build_library() -> Path:
         layout_of("step", _STEP),
         layout_of("connection", Connection),
         layout_of("lane", Lane),
+        layout_of("operands", _OPERANDS),
         layout_of("run", Run),
     )
     return build(SOURCE, "library", layouts=layouts)
@@ -135,7 +140,7 @@ def library() -> ctypes.CDLL | None:
         _log.warning("collectives over tcp take more of the processor's time than they need to: %s", error)
         return None
     found.resume.argtypes = (ctypes.c_void_p,)
-    found.run_schedule.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, *4 * (ctypes.c_uint64,))
+    found.run_schedule.argtypes = (ctypes.c_void_p,)
     found.combine.argtypes = (ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     found.combine.restype = None
     return found
@@ -241,9 +246,13 @@ class TcpProgram:
         pointer = ctypes.c_void_p(ctypes.addressof(self.run))
         self.resume: Final[Callable[[], int]] = partial(native.resume, pointer)
         """Until it is DONE or the caller has to look: one of the outcomes."""
-        self.begin: Final[Callable[[int, int, int, int, int, int], int]] = partial(native.run_schedule, pointer)
-        """The same from the beginning: as operation of that sequence number, by that time in nanoseconds, with that
-        memory for messages to be added, on the BUFFERS at those addresses."""
+        self._begin: Final[Callable[[], int]] = partial(native.run_schedule, pointer)
+
+    def begin(self, sequence: int, deadline_ns: int, slots: int, addresses: tuple[int, ...]) -> int:
+        """The same as :attr:`resume` from the beginning: as operation of that sequence number, by that time, with the
+        memory at `slots` for messages to be added, on the BUFFERS at those addresses."""
+        _PACK_OPERANDS(self.run, 0, sequence, deadline_ns, slots, *addresses)
+        return self._begin()
 
     def place(self, connections: Sequence[Connection]) -> None:
         """Where each lane travels."""

@@ -24,6 +24,7 @@
 
 enum { HEADER_BYTES = 40, CHECKED_BYTES = 36, SEQUENCE_AT = 8, PHASE_AT = 12, COUNT_AT = 16 }; /* see framing.py */
 enum { GATHER_BYTES = 256 * 1024, PIECE_BYTES = 128 * 1024, MAX_GATHERED = 16, MAX_EVENTS = 64, LOOK_MS = 1000 };
+enum { SUPER_FRAME_BYTES = 62 * 1024, LAST_BYTES = 128 * 1024 };
 enum { NUM_BUFFERS = 3 };
 enum kind { SEND, RECEIVE, REDUCE, ADD };
 enum outcome { DONE, WOKEN, LATE, ENDING, LOST, MISMATCH };
@@ -66,17 +67,24 @@ struct lane {
     uint8_t header[HEADER_BYTES];
 };
 
+/* What the caller writes before a run. */
+struct operands {
+    uint64_t sequence;           /* of the operation in its group */
+    int64_t deadline_ns;
+    uint8_t *slots;              /* memory for messages that are to be added */
+    uint64_t bases[NUM_BUFFERS]; /* the buffers' addresses */
+};
+
 struct run {
+    struct operands operands;
     const struct step *schedule; /* with offsets into buffers for views */
     struct step *steps;          /* the same at work */
     struct lane *lanes;
     const uint32_t *order, *successors;
     const uint32_t *buffers; /* for each step, the numbers of the buffers of its view and its addend */
-    uint64_t bases[NUM_BUFFERS]; /* the buffers' addresses */
-    uint8_t *slots;
     uint64_t slot_bytes;
-    int64_t deadline_ns, first_ns; /* 0: nothing has completed yet */
-    uint64_t sequence;             /* of the operation that has begun last */
+    int64_t first_ns;  /* when the first message completed; 0: none has */
+    uint64_t sequence; /* of the operation that has begun last */
     uint32_t num_steps, num_lanes, num_left, element_bytes, type, reduction, low_water_bytes, same_schedule;
     uint32_t num_streams, window; /* connections for each peer; messages of a lane that may wait to be added */
     uint32_t zero_copy_bytes;          /* messages as long as that are sent without a copy; 0: none */
@@ -121,7 +129,7 @@ static int64_t now_ns(void) {
 }
 
 static uint8_t *slot(const struct run *run, const struct lane *lane, const struct step *step) {
-    return run->slots + lane->slots + step->position % run->window * run->slot_bytes;
+    return run->operands.slots + lane->slots + step->position % run->window * run->slot_bytes;
 }
 
 static struct step *step_at(const struct run *run, const struct lane *lane, uint32_t position) {
@@ -221,13 +229,30 @@ static ssize_t lend(struct run *run, struct lane *lane, struct step *step) {
     return sent;
 }
 
+/* Interfaces take 64 KiB at once, headers counted. What is last and hardly longer leaves in even pieces, so that the first
+ * is on its way while the next is copied, and no short rest waits alone until a shaper has been paid for all before it. */
+static uint64_t cut_evenly(struct msghdr *message, uint64_t wanted) {
+    uint64_t num_pieces = (wanted + SUPER_FRAME_BYTES - 1) / SUPER_FRAME_BYTES, left = (wanted + num_pieces - 1) / num_pieces;
+    uint64_t piece = left;
+    for (size_t each = 0; each < message->msg_iovlen; each++) {
+        struct iovec *part = &message->msg_iov[each];
+        if (part->iov_len >= left) {
+            part->iov_len = left;
+            message->msg_iovlen = each + 1;
+        }
+        left -= part->iov_len;
+    }
+    return piece;
+}
+
 /* Hand the kernel what is ready. */
 static int send_ready(struct run *run, struct lane *lane, int *progress) {
     struct iovec pieces[2 * MAX_GATHERED];
     uint8_t headers[MAX_GATHERED][HEADER_BYTES];
     struct msghdr message = {.msg_iov = pieces};
     uint64_t wanted = 0, moved = lane->moved;
-    for (uint32_t each = 0; each < MAX_GATHERED && lane->next + each < lane->num_steps && wanted < GATHER_BYTES; each++) {
+    uint32_t each;
+    for (each = 0; each < MAX_GATHERED && lane->next + each < lane->num_steps && wanted < GATHER_BYTES; each++) {
         const struct step *step = step_at(run, lane, lane->next + each);
         if (step->waiting || (run->zero_copy_bytes && step->num_bytes >= run->zero_copy_bytes))
             break;
@@ -245,6 +270,8 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
     struct step *first = step_at(run, lane, lane->next);
     ssize_t sent;
     if (wanted) {
+        if (lane->next + each == lane->num_steps && wanted > SUPER_FRAME_BYTES && wanted <= LAST_BYTES)
+            wanted = cut_evenly(&message, wanted);
         sent = sendmsg(lane->connection->socket, &message, MSG_NOSIGNAL);
     } else if (first->waiting) {
         return DONE;
@@ -366,7 +393,7 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
 static int wait_for_news(struct run *run) {
     struct epoll_event events[MAX_EVENTS];
     run->num_ended = 0;
-    int64_t left_ns = run->deadline_ns - now_ns();
+    int64_t left_ns = run->operands.deadline_ns - now_ns();
     if (left_ns <= 0)
         return LATE;
     int64_t left_ms = left_ns / 1000000 + 1;
@@ -398,8 +425,8 @@ static void begin_schedule(struct run *run) {
     int64_t begun_ns = now_ns();
     memcpy(run->steps, run->schedule, run->num_steps * sizeof *run->steps);
     for (uint32_t number = 0; number < run->num_steps; number++) {
-        run->steps[number].view += run->bases[run->buffers[2 * number]];
-        run->steps[number].addend += run->bases[run->buffers[2 * number + 1]];
+        run->steps[number].view += run->operands.bases[run->buffers[2 * number]];
+        run->steps[number].addend += run->operands.bases[run->buffers[2 * number + 1]];
     }
     for (uint32_t number = 0; number < run->num_lanes; number++) {
         struct lane *lane = &run->lanes[number];
@@ -436,18 +463,12 @@ int resume(struct run *run) {
     return DONE;
 }
 
-/* A run on those buffers, with that memory for messages to be added, as operation `sequence` of its group: all of it, or
- * as far as it goes without the caller, who may look into what is the matter and go on. */
-int run_schedule(struct run *run, uint64_t sequence, int64_t deadline_ns, uint8_t *slots, uint64_t input, uint64_t output,
-                 uint64_t scratch) {
-    uint32_t written = (uint32_t)sequence;
+/* A run with those operands: all of it, or as far as it goes without the caller, who may look into what is the matter and
+ * go on. */
+int run_schedule(struct run *run) {
+    uint32_t written = (uint32_t)run->operands.sequence;
     memcpy(run->header + SEQUENCE_AT, &written, sizeof written);
-    run->sequence = sequence;
-    run->deadline_ns = deadline_ns;
-    run->slots = slots;
-    run->bases[0] = input;
-    run->bases[1] = output;
-    run->bases[2] = scratch;
+    run->sequence = run->operands.sequence;
     begin_schedule(run);
     return resume(run);
 }

@@ -2,8 +2,10 @@
 
 import json
 
-from testbed.control.worker import WorkerResult
+from testbed.control.worker import WorkerConfiguration, WorkerResult
 from transports.channels.base import PeerStatistics
+from transports.collectives.network_info import NetworkInfo
+from transports.collectives.timing import Costs
 
 
 def test_the_endpoints_counts_are_those_of_the_time_between() -> None:
@@ -29,3 +31,15 @@ def test_a_switchs_counts_are_what_happened_between() -> None:
 
 def test_nothing_to_report_is_nothing() -> None:
     assert WorkerResult.dump(None, None) == {}
+
+
+def test_what_is_known_of_the_network_comes_to_the_worker() -> None:
+    known = NetworkInfo(
+        latency_s=1e-4, rate_bps=1e9, queue_bytes=5e4, burst_bytes=15_000, costs=Costs(message_s=103e-6, num_cores=2)
+    )
+    given = WorkerConfiguration(
+        run_id="x", rank=0, num_workers=2, host="w0", interface="w0-eth0", address="10.0.0.1", seed=0, workload={},
+        network_info=known, collective={}, channel={}, compression={}, stack=None, dilation=1.0, timeout_s=1.0,
+        store_path="", num_threads=1,
+    )  # fmt: skip
+    assert WorkerConfiguration.model_validate_json(given.model_dump_json()).network_info == known

@@ -13,6 +13,7 @@ from testbed.experiment.link import BackendName
 from testbed.experiment.sweep import load_sweep
 from testbed.plan.plan import Plan, make_plan
 from transports.collectives.base import COLLECTIVES
+from transports.collectives.timing import Costs
 
 
 def plan(**keys: Any) -> Plan:
@@ -290,6 +291,16 @@ def test_auto_is_given_the_links_and_its_choice_is_recorded() -> None:
     assert record["chosen"][-1] == "recursive_doubling"
     assert set(record["chosen"][:-1]).isdisjoint({"recursive_doubling"})
     assert plan(collective="auto").to_json()["chosen"] == plan(collective="auto").to_json()["chosen"]
+
+
+def test_collectives_that_choose_know_of_shared_cores_unless_costs_are_fitted() -> None:
+    spec = validate({"name": "x", "workers": 8, "collective": "auto", "link": {"rate": "1gbit"}})
+    assert make_plan(spec, num_cores=2).network_info.costs.num_cores == 2
+    assert make_plan(spec).network_info.costs.num_cores is None
+    fitted = Costs(fitted_at="2026-11-23", num_cores=4)
+    assert make_plan(spec, costs=fitted, num_cores=2).network_info.costs == fitted
+    made = make_plan(spec, num_cores=2)
+    assert (made.collective.cores, made.costs.num_cores) == (2, None), "predictions take hosts as they were measured"
 
 
 def test_cntk_is_given_the_model_s_tensors() -> None:

@@ -6,7 +6,12 @@ from pydantic import ValidationError
 from transports.collectives.auto import Auto
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.cost import sent_bytes
-from transports.collectives.timing import INITIAL_WINDOW_BYTES, Costs, alpha_beta_time_s, slow_start_cost_s
+from transports.collectives.timing import (
+    INITIAL_WINDOW_BYTES,
+    Costs,
+    alpha_beta_time_s,
+    slow_start_cost_s,
+)
 
 LINK = Auto().with_network_info(latency_s=50e-6, rate_bps=956e6)
 
@@ -61,6 +66,26 @@ def test_slow_start_costs_round_trips_while_the_link_is_not_full() -> None:
     assert 0.0 < cost_s(1e5, 1e-2) < cost_s(5e5, 1e-2) < cost_s(1e9, 1e-2)
     assert cost_s(1e8, 1e-2) == pytest.approx(cost_s(1e9, 1e-2))  # what is sent at full rate costs no more
     assert cost_s(1e9, 1e-2) < cost_s(1e9, 2e-2)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "size_bytes", "best"),
+    [
+        (4, 2**12, "recursive_doubling"),
+        (4, 2**14, "recursive_doubling"),
+        (8, 2**12, "recursive_doubling"),
+        (8, 2**14, "recursive_doubling"),
+        (8, 2**16, "halving_doubling"),
+    ],
+)
+def test_participants_that_share_two_cores_send_few_messages(num_workers: int, size_bytes: int, best: str) -> None:
+    """At 1 Gbit/s, measured in turns (medians of 21, milliseconds): ring, halving_doubling, recursive_doubling and
+    all_to_all of 64 KiB among eight 3.4, 2.5, 3.4 and 3.8."""
+    shared = Costs(num_cores=2)
+    busy = Auto().with_network_info(
+        latency_s=50e-6, rate_bps=956e6, burst_bytes=14_300, frame_bytes=45 * 1448, costs=shared
+    )
+    assert kind(busy, num_workers, size_bytes) == best
 
 
 def test_what_the_spec_says_is_not_overruled() -> None:

@@ -24,6 +24,17 @@ def test_a_short_message_costs_alpha_per_round(num_workers: int, num_rounds: int
     assert taken_s == pytest.approx(num_rounds)
 
 
+@pytest.mark.parametrize(("size_bytes", "num_messages"), [(4096, 1), (64 * 1024, 1), (64 * 1024 + 32, 2)])
+def test_an_exchange_is_cut_where_its_messages_stay_long(size_bytes: int, num_messages: int) -> None:
+    """In the first round everybody sends half of it: whole, or what goes on in the next round before the rest."""
+    collective = HalvingDoubling()
+    steps = collective.schedule("all_reduce", collective.world(8), 0, size_bytes // 4, element_bytes=4)
+    first = [step for step in steps if step.kind == "send" and step.peer == 4][:num_messages]
+    assert sum(step.chunk.count for step in first) == size_bytes // 8
+    sent = [step.peer for step in steps if step.kind == "send"]
+    assert sent[: num_messages + 1] == [4] * num_messages + [2]
+
+
 def test_a_long_one_is_near_the_bound() -> None:
     collective, world = HalvingDoubling(), HalvingDoubling().world(8)
     taken_s = alpha_beta_time_s(

@@ -8,8 +8,11 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +22,7 @@ from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
 from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
 from transports.execution import communicator
+from transports.execution.callbacks import CallbackThreads
 from transports.execution.communicator import Communicator, Work
 from transports.execution.operations import Transport
 from transports.execution.trace import OperationTrace
@@ -79,6 +83,82 @@ def test_callbacks_never_run_on_the_communication_thread() -> None:
         return communicator.thread_id not in threads and len(threads) == 2
 
     assert run_communicators(body, 1) == [True]
+
+
+def test_each_callback_is_called_once_whenever_it_is_added() -> None:
+    """Two threads add some while a third ends the work, twice, as after an exception of a signal's handler."""
+    pool, num_threads, num_callbacks = CallbackThreads(4, "callback"), 2, 10
+    every = sorted(product(("done", "end"), range(num_threads), range(num_callbacks)))
+
+    def note(called: "queue.SimpleQueue[object]", kind: str, thread: int, number: int, _: BaseException | None) -> None:
+        called.put((kind, thread, number))
+
+    def add(work: Work, thread: int, meeting: threading.Barrier, called: "queue.SimpleQueue[object]") -> None:
+        meeting.wait(20)
+        for number in range(num_callbacks):
+            work.add_end_callback(partial(note, called, "end", thread, number))
+            work.add_done_callback(partial(note, called, "done", thread, number))
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(300):
+            work, meeting = Work(pool), threading.Barrier(num_threads + 1)
+            called: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            adding = [
+                threading.Thread(target=add, args=(work, thread, meeting, called)) for thread in range(num_threads)
+            ]
+            for thread in adding:
+                thread.start()
+            meeting.wait(20)
+            work.finish(None)
+            work.finish(None)
+            for thread in adding:
+                thread.join()
+            assert sorted(called.get(timeout=20) for _ in every) == every
+            assert called.empty()
+    finally:
+        sys.setswitchinterval(interval_s)
+        pool.shutdown(wait=True)
+
+
+def test_a_callback_that_is_added_while_others_are_called_is_called_once() -> None:
+    pool = CallbackThreads(1, "callback")
+    work, called = Work(pool), list[str]()
+
+    def first(_: BaseException | None) -> None:
+        called.append("first")
+        work.add_end_callback(lambda _: called.append("while"))
+
+    work.add_end_callback(first)
+    work.add_end_callback(lambda _: called.append("second"))
+    work.finish(None)
+    work.add_end_callback(lambda _: called.append("after"))
+    assert called == ["first", "while", "second", "after"]
+    pool.shutdown(wait=True)
+
+
+def test_an_end_that_a_signals_handler_cuts_short_is_gone_on_with() -> None:
+    pool = CallbackThreads(1, "callback")
+    work, called = Work(pool), list[str]()
+    failing = [KeyboardInterrupt()]
+
+    def second(_: BaseException | None) -> None:
+        if failing:
+            raise failing.pop()
+        called.append("second")
+
+    work.add_end_callback(lambda _: called.append("first"))
+    work.add_end_callback(second)
+    work.add_end_callback(lambda _: called.append("third"))
+    with pytest.raises(KeyboardInterrupt):
+        work.finish(None)
+    assert not work.is_over
+    work.add_end_callback(lambda _: called.append("late"))
+    work.finish(None)
+    assert called == ["first", "late", "second", "third"]
+    assert work.is_over
+    pool.shutdown(wait=True)
 
 
 def test_a_callback_may_wait_for_further_operations() -> None:
@@ -713,6 +793,35 @@ if sys.argv[1] == "raise":
     done.wait()
     print(values.tolist(), others.tolist())
 """
+
+
+def test_an_interruption_before_memory_has_an_address_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, and then the kernel was given address 0, or that of memory that had been given back."""
+    monkeypatch.setattr(communicator, "HAND_OVER_S", 20.0)
+    interrupting = [KeyboardInterrupt()]
+
+    class Memory(np.ndarray[Any, Any]):
+        @property
+        def ctypes(self) -> Any:
+            if interrupting:
+                raise interrupting.pop()
+            return super().ctypes
+
+    empty = np.empty
+    monkeypatch.setattr(np, "empty", lambda *arguments: empty(*arguments).view(Memory))
+
+    def body(opened: Communicator) -> tuple[float, bool]:
+        values, was_interrupted = torch.ones(3000), False
+        work = opened.all_reduce(values)
+        try:
+            work.wait()
+        except KeyboardInterrupt:
+            was_interrupted = True
+            work.wait()
+        return float(values.sum()), was_interrupted
+
+    results = run_communicators(body, 2, channel="tcp")
+    assert sorted(results, key=str) == [(6000.0, False), (6000.0, True)]
 
 
 INTERRUPTED_OFTEN = """

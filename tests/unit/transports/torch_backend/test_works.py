@@ -2,7 +2,6 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _register_work
 
 from transports.errors import PeerLostError, TransportError
+from transports.execution.callbacks import CallbackThreads
 from transports.execution.communicator import Work
 from transports.torch_backend.works import Operation, Receipt
 
@@ -20,8 +20,9 @@ LOST = PeerLostError(3, "it closed the connection")
 
 @pytest.fixture
 def ours() -> Any:
-    with ThreadPoolExecutor(4) as pool:
-        yield Work(pool)
+    pool = CallbackThreads(4, "callback")
+    yield Work(pool)
+    pool.shutdown(wait=True)
 
 
 def after(seconds: float, what: Any) -> None:
@@ -50,15 +51,16 @@ def test_what_is_left_to_do_is_done_before_anybody_hears_of_the_end(ours: Work) 
 
 
 def test_several_are_done_when_the_last_is_and_the_first_error_counts() -> None:
-    with ThreadPoolExecutor(2) as pool:
-        works = [Work(pool) for _ in range(3)]
-        operation = Operation(works, None)
-        works[1].finish(LOST)
-        works[0].finish(TransportError("later"))
-        assert not operation.is_completed()
-        works[2].finish(None)
-        with pytest.raises(dist.DistBackendError, match="rank 3 is lost"):
-            operation.wait()
+    pool = CallbackThreads(2, "callback")
+    works = [Work(pool) for _ in range(3)]
+    operation = Operation(works, None)
+    works[1].finish(LOST)
+    works[0].finish(TransportError("later"))
+    assert not operation.is_completed()
+    works[2].finish(None)
+    with pytest.raises(dist.DistBackendError, match="rank 3 is lost"):
+        operation.wait()
+    pool.shutdown(wait=True)
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -114,6 +114,23 @@ def test_messages_longer_than_every_buffer_pass(kind: str, channel: object) -> N
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+SUPER_FRAME_ELEMENTS = 62 * 1024 // 4
+HEADER_ELEMENTS = HEADER_BYTES // 4
+
+
+@pytest.mark.parametrize("channel", ["tcp", TINY])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("num_elements", [SUPER_FRAME_ELEMENTS, 2 * SUPER_FRAME_ELEMENTS, 32 * 1024])
+def test_what_is_sent_in_even_pieces_comes_whole(num_elements: int, more: int, channel: object) -> None:
+    """At both sides of each length at which there is a piece more."""
+    for kind in ("recursive_doubling", "all_to_all"):
+        results = reduced(kind, torch.int32, 2, num_elements - HEADER_ELEMENTS + more, channel)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(program, "library", lambda: None)
+            assert torch.equal(results[0], reduced(kind, torch.int32, 2, len(results[0]))[0])
+        assert torch.equal(results[0], results[1])
+
+
 def words(count: int = NUM_ELEMENTS // 2, phase: int = 0, operation: int = ALL_REDUCE, group: str = "") -> Header:
     reduced = argument(ALL_REDUCE, REDUCTIONS.index("sum"), 0)
     return Header(group_id(group), 1, operation, DTYPES.index("float32"), count, phase, reduced, NUM_ELEMENTS)
