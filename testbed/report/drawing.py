@@ -14,7 +14,7 @@ from typing import Final
 
 from testbed.calibration.cache import cache_directory
 from testbed.errors import MissingRequirementError
-from testbed.record.writer import replace_text
+from testbed.record.writer import replace_bytes, replace_text
 from testbed.report import vega
 from testbed.report.figures import Figure
 
@@ -78,7 +78,7 @@ def write_pictures(page: Path, figures: Mapping[str, Figure]) -> list[Path]:
                 (folder / f"{name}.svg", drawn.encode()),
                 (folder / f"{name}.png", vl_convert.svg_to_png(drawn, scale=_DOTS)),
             ):
-                path.write_bytes(content)
+                replace_bytes(path, content)
                 written.append(path)
         for path in {*folder.glob("*.svg"), *folder.glob("*.png")} - set(written):
             path.unlink()

@@ -36,7 +36,8 @@ def test_merged_layers_are_planned_from_the_time_that_backward_takes() -> None:
     def buckets(backward: str) -> int:
         layers = ["256KiB"] * 8
         workload = {"kind": "synthetic", "layers": layers, "backward": backward}
-        return len(make_plan(validate({"name": "x", "fusion": "merged", "workload": workload})).buckets)
+        spec = {"name": "x", "fusion": "merged", "link": {"delay": "1ms"}, "workload": workload}
+        return len(make_plan(validate(spec)).buckets)
 
     assert buckets("1us") == 1
     assert buckets("10s") == 8
