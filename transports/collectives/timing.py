@@ -263,6 +263,9 @@ class _Timeline:
         self._streams: dict[Pair, _Stream] = {}
         self._num_arrived: dict[Pair, int] = {}
         self._paths: dict[Pair, tuple[Sequence[int], float]] = {}
+        pairs = {(number, step.peer) for number, steps in enumerate(every) for step in steps if step.kind == "send"}
+        self._num_pairs = Counter(link for pair in pairs for link in links.paths(pair))
+        """Of those that send to each other, by link that they share."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
         self._now_s = 0.0
@@ -346,9 +349,14 @@ class _Timeline:
         elif not stream.num_bytes:
             stream.num_gathered = self._num_gathered(number, peer, size_bytes)
         stream.leaving = True
-        pieces = _pieces(stream.num_bytes, size_bytes, frame_bytes)
+        num_pieces = NUM_PIECES if self._shares((number, peer)) else 1
+        pieces = _pieces(stream.num_bytes, size_bytes, frame_bytes, num_pieces)
         stream.num_bytes += size_bytes
         self._push(_Message(number, peer, index, copied_s, deque(pieces)), handed_s)
+
+    def _shares(self, pair: Pair) -> bool:
+        """Whether others use a link of that path: else nobody takes turns, and messages need no pieces."""
+        return any(self._num_pairs[link] > 1 for link in self._path(pair)[0])
 
     def _push(self, message: _Message, now_s: float) -> None:
         """Its next piece."""
@@ -450,13 +458,13 @@ class _Timeline:
                     self._advance(number, step.peer, sends=step.kind == "send")
 
 
-def _pieces(start_byte: int, num_bytes: int, frame_bytes: int) -> Iterator[_Piece]:
-    """Of a message that begins there in its stream: NUM_PIECES at most, of whole super-frames but the last."""
+def _pieces(start_byte: int, num_bytes: int, frame_bytes: int, num_pieces: int) -> Iterator[_Piece]:
+    """Of a message that begins there in its stream: so many at most, of whole super-frames but the last."""
     if not frame_bytes or not num_bytes:
         yield _Piece(num_bytes, 0)
         return
     num_frames = -(-num_bytes // frame_bytes)
-    longest = -(-num_frames // min(NUM_PIECES, num_frames)) * frame_bytes
+    longest = -(-num_frames // min(num_pieces, num_frames)) * frame_bytes
     begin, whole = start_byte, start_byte + num_bytes
     while begin < whole:
         end = min(begin // frame_bytes * frame_bytes + longest, whole)
