@@ -115,15 +115,19 @@ def test_a_receive_from_any_that_nobody_serves_times_out_once() -> None:
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
 def test_closing_ends_what_waits_at_once(channel: str) -> None:
+    closed = threading.Event()
+
     def body(communicator: Communicator) -> float:
         peer = 1 - communicator.rank
         if communicator.rank == 1:
             communicator.barrier().wait(20)
+            assert closed.wait(20), "who leaves before the other has closed is what that one waits for in vain"
             return 0.0
         works = [communicator.receive(torch.empty(4), peer), communicator.send(torch.empty(4), peer)]
         communicator.barrier().wait(20)
         begun_s = time.monotonic()
         communicator.close()
+        closed.set()
         for work in (*works, communicator.receive(torch.empty(4), peer), communicator.receive(torch.empty(4), None)):
             with pytest.raises(TransportError, match="rank 0 closed the group itself"):
                 work.wait(5)
