@@ -21,11 +21,12 @@ from testbed.record.summary import Summary
 from testbed.report.advice import write_advice
 from testbed.report.claims.page import write_claims
 from testbed.report.comparison.page import write_sweep
-from testbed.report.comparison.points import ComparedPoint, Comparison
+from testbed.report.comparison.points import Comparison
 from testbed.report.figures import Line
 from testbed.report.page import record_figures, write_report
 from testbed.theory.advise import Setting, advise
 from testbed.traces.derived import derived_table
+from tests.compared import compared_point
 from tests.unit.testbed.conftest import Scenario, make_record
 
 pytestmark = pytest.mark.browser
@@ -69,18 +70,7 @@ def changed(directory: Path) -> Record:
 
 def comparison(settings: list[dict[str, Any]], summary: Summary, directory: Path) -> Comparison:
     degraded = summary.model_copy(update={"outcome": "degraded", "reasons": ["because"]})
-    points = tuple(
-        ComparedPoint(
-            settings=each,
-            spec_sha256="ab",
-            bound_s=0.5,
-            schedule_bound_s=0.5,
-            predicted_s=0.6,
-            num_requested=1,
-            runs=(degraded if number == 1 else summary,),
-        )
-        for number, each in enumerate(settings)
-    )
+    points = tuple(compared_point(each, degraded if number == 1 else summary) for number, each in enumerate(settings))
     paths = tuple((path,) for path in settings[0])
     return Comparison(name="compared", axes=paths, points=points, directory=directory)
 

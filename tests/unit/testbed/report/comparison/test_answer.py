@@ -11,7 +11,8 @@ import pytest
 from testbed.record.reader import Record
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.answer import NOISE_UNKNOWN, answer
-from testbed.report.comparison.points import ComparedPoint, Comparison
+from testbed.report.comparison.points import Comparison
+from tests.compared import compared_point
 
 DRIFT = (1.0, 1.1, 1.2)
 """What three rounds take: all points alike, so that nothing of it is in the ratios."""
@@ -52,14 +53,13 @@ def swept(
         ]
 
     points = tuple(
-        ComparedPoint(
-            settings=dict(zip(paths, values, strict=True)),
-            spec_sha256="ab",
+        compared_point(
+            dict(zip(paths, values, strict=True)),
+            *(() if time_s is None else runs(position, values, time_s)),
             bound_s=0.1,
             schedule_bound_s=0.1,
             predicted_s=0.1,
             num_requested=len(rounds),
-            runs=() if time_s is None else tuple(runs(position, values, time_s)),
         )
         for position, (values, time_s) in enumerate(times_s.items())
     )

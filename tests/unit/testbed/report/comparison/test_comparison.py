@@ -15,6 +15,7 @@ from testbed.record.reader import Record
 from testbed.record.summary import CommandSummary, Outcome, Summary
 from testbed.report.comparison.comparison import render_comparison, render_points, write_comparison
 from testbed.report.comparison.points import ComparedPoint, Comparison
+from tests.compared import compared_point
 
 
 @pytest.fixture
@@ -35,15 +36,8 @@ def rate(text: str) -> dict[str, Any]:
 
 
 def point(*runs: Summary, num_requested: int = 1, **settings: Any) -> ComparedPoint:
-    return ComparedPoint(
-        settings=settings or {"link.rate": "100mbit"},
-        spec_sha256="ab" * 32,
-        bound_s=0.5,
-        schedule_bound_s=0.5,
-        predicted_s=0.6,
-        num_requested=num_requested,
-        runs=runs,
-    )
+    chosen = settings or {"link.rate": "100mbit"}
+    return compared_point(chosen, *runs, spec_sha256="ab" * 32, num_requested=num_requested)
 
 
 def comparison(directory: Path, *points: ComparedPoint) -> Comparison:

@@ -6,23 +6,13 @@ from pathlib import Path
 from testbed.record.reader import Record
 from testbed.report.comparison.answer import answer
 from testbed.report.comparison.markdown import sweep_markdown
-from testbed.report.comparison.points import ComparedPoint, Comparison
+from testbed.report.comparison.points import Comparison
+from tests.compared import compared_point
 
 
 def test_every_point_is_a_row(record: Callable[..., Record], tmp_path: Path) -> None:
     made = record().summary.model_copy(update={"outcome": "degraded", "reasons": ["cores were busy"]})
-    points = tuple(
-        ComparedPoint(
-            settings={"link.rate": rate},
-            spec_sha256="ab",
-            bound_s=0.5,
-            schedule_bound_s=0.5,
-            predicted_s=0.6,
-            num_requested=1,
-            runs=runs,
-        )
-        for rate, runs in (("100mbit", (made,)), ("1gbit", ()))
-    )
+    points = tuple(compared_point({"link.rate": rate}, *runs) for rate, runs in (("100mbit", (made,)), ("1gbit", ())))
     comparison = Comparison(name="rates", axes=(("link.rate",),), points=points, directory=tmp_path)
     text = sweep_markdown(comparison, [tmp_path / "sweep-figures" / "iteration.svg"])
     assert text.startswith("# rates\n")

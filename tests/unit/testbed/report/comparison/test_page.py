@@ -7,7 +7,8 @@ from pathlib import Path
 
 from testbed.record.reader import Record
 from testbed.report.comparison.page import write_sweep
-from testbed.report.comparison.points import ComparedPoint, Comparison
+from testbed.report.comparison.points import Comparison
+from tests.compared import compared_point
 
 
 def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
@@ -16,16 +17,7 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
     made = record()
     summary = made.summary.model_copy(update={"outcome": "degraded", "reasons": ["the <cores> were busy"]})
     points = tuple(
-        ComparedPoint(
-            settings={"link.rate": rate},
-            spec_sha256="ab",
-            bound_s=0.5,
-            schedule_bound_s=0.5,
-            predicted_s=0.6,
-            num_requested=1,
-            runs=runs,
-        )
-        for rate, runs in (("100mbit", (summary,)), ("1gbit", ()))
+        compared_point({"link.rate": rate}, *runs) for rate, runs in (("100mbit", (summary,)), ("1gbit", ()))
     )
     page = write_sweep(Comparison(name="x", axes=(("link.rate",),), points=points, directory=tmp_path / "x-sweep-1"))
     html = page.read_text(encoding="utf-8")
@@ -56,15 +48,7 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
 def test_the_page_says_what_all_runs_have_in_common(record: Callable[..., Record], tmp_path: Path) -> None:
     made = record().summary
     points = tuple(
-        ComparedPoint(
-            settings={"link.rate": rate},
-            spec_sha256="ab",
-            bound_s=0.5,
-            schedule_bound_s=0.5,
-            predicted_s=0.6,
-            num_requested=1,
-            runs=(made.model_copy(update={"setup": f"star · {rate} · ring over tcp"}),),
-        )
+        compared_point({"link.rate": rate}, made.model_copy(update={"setup": f"star · {rate} · ring over tcp"}))
         for rate in ("100mbit", "1gbit")
     )
     page = write_sweep(Comparison(name="x", axes=(("link.rate",),), points=points, directory=tmp_path / "x-sweep-1"))

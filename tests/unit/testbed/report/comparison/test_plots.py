@@ -10,8 +10,9 @@ import pytest
 from testbed.record.reader import Record
 from testbed.record.summary import PredictionSummary, Summary
 from testbed.report.comparison import plots
-from testbed.report.comparison.points import ComparedPoint, Comparison
+from testbed.report.comparison.points import Comparison
 from testbed.report.figures import Boxes, Figure, Line, Marks
+from tests.compared import compared_point
 
 FIGURES = (plots.iteration, plots.allreduce, plots.scaling, plots.breakdown)
 RATES, COMPRESSIONS = ("10mbit", "1gbit", "100mbit"), ("none", {"kind": "top_k", "ratio": "1%"})
@@ -25,18 +26,7 @@ def summary(record: Callable[..., Record]) -> Summary:
 
 
 def comparison(settings: list[dict[str, Any]], *runs: Summary, axes: tuple[tuple[str, ...], ...] = ()) -> Comparison:
-    points = tuple(
-        ComparedPoint(
-            settings=each,
-            spec_sha256="ab",
-            bound_s=0.5,
-            schedule_bound_s=0.5,
-            predicted_s=0.6,
-            num_requested=1,
-            runs=runs,
-        )
-        for each in settings
-    )
+    points = tuple(compared_point(each, *runs) for each in settings)
     return Comparison(name="x", axes=axes or tuple((path,) for path in settings[0]), points=points, directory=Path())
 
 
@@ -190,14 +180,12 @@ def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
     quantiles = summary.iteration_time_s
     assert quantiles is not None
     points = tuple(
-        ComparedPoint(
-            settings={"link.rate": rate},
-            spec_sha256="ab",
+        compared_point(
+            {"link.rate": rate},
+            summary.model_copy(update={"iteration_time_s": quantiles.model_copy(update={"mean": time_s})}),
             bound_s=0.1,
             schedule_bound_s=0.1,
             predicted_s=0.1,
-            num_requested=1,
-            runs=(summary.model_copy(update={"iteration_time_s": quantiles.model_copy(update={"mean": time_s})}),),
         )
         for rate, time_s in (("10mbit", 2.5), ("1gbit", 0.2))
     )
