@@ -19,8 +19,8 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import expand
 from testbed.record.summary import Checks, Outcome, Quantiles, Summary
 from testbed.record.writer import RecordWriter
-from testbed.run.run import RunStoppedError
-from testbed.run.sweep import found, plan_points, run_sweep
+from testbed.runner.run import RunStoppedError
+from testbed.runner.sweep import found, plan_points, run_sweep
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
 

@@ -81,4 +81,4 @@ def test_the_question_is_recognised(text: str) -> None:
 
 def test_other_questions_are_not_taken_for_it() -> None:
     text = "from testbed.plan.plan import Plan\nisinstance(x, Plan)\nstep.kind == 'reduce'\nstandard.kind == other.kind"
-    assert list(requested(Path("testbed/run/run.py"), text)) == []
+    assert list(requested(Path("testbed/runner/run.py"), text)) == []

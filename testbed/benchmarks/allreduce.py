@@ -12,8 +12,8 @@ from rich.progress import Progress
 from testbed.errors import RunFailedError
 from testbed.experiment.experiment import validate
 from testbed.machine.doctor import plan_here, require
-from testbed.run.coordinator import Listener
-from testbed.run.session import session
+from testbed.runner.coordinator import Listener
+from testbed.runner.session import session
 from testbed.system.run_state import new_run_id
 from testbed.verdict.aggregation import violations
 from transports.bench.rows import Row, Sample, summarise

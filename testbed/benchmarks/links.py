@@ -29,7 +29,7 @@ from testbed.links.htb import goodput_fraction
 from testbed.machine.budget import ring_flows
 from testbed.machine.doctor import missing_for_backend, plan_here, require
 from testbed.plan.plan import Plan
-from testbed.run.session import IMPORT_TIMEOUT_S
+from testbed.runner.session import IMPORT_TIMEOUT_S
 from testbed.system.run_state import new_run_id
 from transports.units import format_rate, format_time, parse_rate_bps
 

@@ -17,7 +17,7 @@ from testbed.errors import RunFailedError
 from testbed.experiment.experiment import validate
 from testbed.record.summary import Summary
 from testbed.report.terminal.summary import LiveProgress
-from testbed.run.run import RunStoppedError, run_experiment
+from testbed.runner.run import RunStoppedError, run_experiment
 
 _LAYERS: Final[Mapping[str, Any]] = {
     "name": "bench-training",

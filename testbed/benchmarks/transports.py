@@ -16,8 +16,8 @@ from testbed.benchmarks.targets import Benchmarks, Row, jain_index, quietly, tar
 from testbed.experiment.experiment import validate
 from testbed.links.htb import goodput_fraction
 from testbed.machine.doctor import plan_here, require
-from testbed.run.coordinator import Listener
-from testbed.run.session import Session, session
+from testbed.runner.coordinator import Listener
+from testbed.runner.session import Session, session
 from testbed.system.run_state import new_run_id
 from transports.baselines.base import STACKS
 from transports.errors import UnsupportedError

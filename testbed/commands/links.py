@@ -32,7 +32,7 @@ def link_show(
 ) -> None:
     """Every direction of a run's links: its configuration now, what it carries at this moment, its queue."""
     from testbed.report.terminal.links import render_links
-    from testbed.run.link_client import choose_run, show_links
+    from testbed.runner.link_client import choose_run, show_links
 
     run_id = choose_run(run)
     rows = show_links(run_id)
@@ -92,7 +92,7 @@ def link_up(where: Where, as_json: Json = False) -> None:
 
 
 def _change_links(where: list[str], settings: dict[str, str], carrier: str | None, as_json: bool) -> None:
-    from testbed.run.link_client import change_links, choose_run
+    from testbed.runner.link_client import change_links, choose_run
 
     if len(where) > 2:
         raise SpecError(f"{' '.join(where)}: write [RUN] LINK, such as `last w1-s0`")

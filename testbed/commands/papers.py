@@ -58,8 +58,8 @@ def reproduce(
     from testbed.report.claims.page import write_claims, write_index
     from testbed.report.claims.table import claims_json
     from testbed.report.claims.terminal import render_claims
-    from testbed.run.reproduce import Reproduction, prepare, require
-    from testbed.run.sweep import STANDING, reuse_texts
+    from testbed.runner.reproduce import Reproduction, prepare, require
+    from testbed.runner.sweep import STANDING, reuse_texts
 
     set_up_logging(verbose)
     if what is None:

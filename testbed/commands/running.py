@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from testbed.experiment.experiment import Experiment
     from testbed.record.summary import Summary
     from testbed.report.terminal.summary import LiveProgress
-    from testbed.run.run import CaptureRequest
+    from testbed.runner.run import CaptureRequest
 
 commands: Final = typer.Typer()
 
@@ -220,7 +220,7 @@ def _own_stdin() -> int:
 
 
 def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
-    from testbed.run.run import CaptureRequest
+    from testbed.runner.run import CaptureRequest
 
     links = [name.strip() for several in names or [] for name in several.split(",")]
     return CaptureRequest(links=links, snap_bytes=snap_bytes)
@@ -229,7 +229,7 @@ def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
 def runner(console: Console, *, output: Path, calibration_mode: Mode) -> "Callable[[Experiment], Summary]":
     """Runs one experiment of several, with its progress on the console unless that is quiet."""
     from testbed.report.terminal.summary import LiveProgress
-    from testbed.run.run import run_experiment
+    from testbed.runner.run import run_experiment
 
     def run_one(experiment: "Experiment") -> "Summary":
         progress = LiveProgress(console, enabled=not console.quiet)
@@ -253,7 +253,7 @@ def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, *
     """Run it, print its summary, end with its exit code."""
     _import_early(experiment)
     from testbed.report.terminal.summary import render_summary
-    from testbed.run.run import RunStoppedError, run_experiment
+    from testbed.runner.run import RunStoppedError, run_experiment
 
     stopped: BaseException | None = None
     try:
@@ -324,7 +324,7 @@ def sweep(
     if not dry_run:
         _import_early(swept.points[0].experiment)
     from testbed.report.comparison.comparison import render_comparison, render_points
-    from testbed.run.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
+    from testbed.runner.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
 
     plans = plan_points(swept)
     comparison = found(swept, plans, output=output, reuse=reuse, num_retries=retries)
@@ -376,7 +376,7 @@ def validate_dilation(
     """
     from testbed.experiment.experiment import load
     from testbed.report.terminal.dilation import render_validation
-    from testbed.run.dilation import validate_dilation as validate_at_dilations
+    from testbed.runner.dilation import validate_dilation as validate_at_dilations
 
     set_up_logging(verbose)
     experiment = load(spec, overrides or [])

@@ -46,7 +46,7 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
 
 def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
     from testbed.report.comparison.comparison import render_points
-    from testbed.run.sweep import found, plan_points
+    from testbed.runner.sweep import found, plan_points
 
     points = found(swept, plan_points(swept), output=Path(), reuse="none")
     if as_json:

@@ -14,7 +14,7 @@ from rich.live import Live
 from testbed.errors import Interrupted, MissingRequirementError
 from testbed.record.status import RunStatus, alive_runs, choose, read_status
 from testbed.report.terminal.top import LinkView, screen, views
-from testbed.run.link_client import SOCKET_NAME, show_links
+from testbed.runner.link_client import SOCKET_NAME, show_links
 from testbed.system.run_state import RUN_ROOT
 
 
@@ -25,7 +25,7 @@ class Look:
     run_id: str
     status: RunStatus | None
     rows: Sequence[Mapping[str, Any]]
-    """As testbed.run.link_client.show_links gives them; none while the network is being made."""
+    """As testbed.runner.link_client.show_links gives them; none while the network is being made."""
     links: Sequence[LinkView]
     at_s: float
     """CLOCK_MONOTONIC."""

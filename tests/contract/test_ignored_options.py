@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
 from testbed.plan.plan import make_plan
-from testbed.run.user_command import worker_environment
+from testbed.runner.user_command import worker_environment
 from tests.axes import AXES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -66,16 +66,16 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "metrics": {"metrics": {"interval": "50ms"}},
 }
 READ_WHILE_RUNNING: Final = {
-    "seed": ("testbed/run/session.py", "experiment.seed"),
-    "changes": ("testbed/run/recorder.py", "experiment.changes"),
+    "seed": ("testbed/runner/session.py", "experiment.seed"),
+    "changes": ("testbed/runner/recorder.py", "experiment.changes"),
     "runtime": ("testbed/hosts/base.py", "experiment.runtime"),
-    "compression": ("testbed/run/session.py", 'spec["compression"]'),
-    "channel.streams": ("testbed/run/session.py", 'spec["channel"]'),
-    "fusion": ("testbed/run/session.py", "experiment.fusion"),
-    "synchronisation": ("testbed/run/session.py", "experiment.synchronisation"),
-    "stack": ("testbed/run/session.py", 'spec["stack"]'),
-    "timeout": ("testbed/run/session.py", "experiment.timeout_s"),
-    "metrics": ("testbed/run/run.py", "experiment.metrics.interval_s"),
+    "compression": ("testbed/runner/session.py", 'spec["compression"]'),
+    "channel.streams": ("testbed/runner/session.py", 'spec["channel"]'),
+    "fusion": ("testbed/runner/session.py", "experiment.fusion"),
+    "synchronisation": ("testbed/runner/session.py", "experiment.synchronisation"),
+    "stack": ("testbed/runner/session.py", 'spec["stack"]'),
+    "timeout": ("testbed/runner/session.py", "experiment.timeout_s"),
+    "metrics": ("testbed/runner/run.py", "experiment.metrics.interval_s"),
 }
 """What a plan does not show, because it decides nothing that is made before workers start: where it is read then."""
 READ_WITH_COMMANDS: Final = {

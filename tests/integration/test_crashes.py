@@ -28,7 +28,7 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import probe_workload
-from testbed.run.coordinator import Coordinator, Listener
+from testbed.runner.coordinator import Coordinator, Listener
 from testbed.hosts.fork_client import ForkServer
 from testbed.errors import TestbedError
 from testbed.hosts.base import Limits, ProcessSpec

@@ -15,7 +15,7 @@ from testbed.experiment.experiment import validate
 from testbed.record.reader import Record, load
 from testbed.record.summary import LinkSummary
 from testbed.report.terminal.summary import LiveProgress
-from testbed.run.run import run_experiment
+from testbed.runner.run import run_experiment
 from tests.verdicts import assert_no_fault_of_the_links
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]

@@ -12,7 +12,7 @@ from testbed.record.reader import load
 from testbed.report.chrome_trace import chrome_trace
 from testbed.report.layer_table import recorded_table
 from testbed.report.terminal.summary import LiveProgress
-from testbed.run.run import run_experiment
+from testbed.runner.run import run_experiment
 from testbed.traces.formats.graph import graph_text
 from testbed.traces.graph import Collective, Compute, Graph, Node, Receive, Send
 from tests.verdicts import assert_no_fault_of_the_links

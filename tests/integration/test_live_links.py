@@ -25,7 +25,7 @@ from testbed.experiment.experiment import validate
 from testbed.experiment.link import BackendName, parse_override
 from testbed.machine.doctor import plan_here
 from testbed.plan.direction import Direction
-from testbed.run.link_client import SOCKET_NAME, change_links, show_links
+from testbed.runner.link_client import SOCKET_NAME, change_links, show_links
 from testbed.system.run_state import RunState, new_run_id
 from tests.backends import HERE
 from tests.measuring import standing

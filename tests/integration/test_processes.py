@@ -20,7 +20,7 @@ from testbed.hosts.clean import clean
 from testbed.hosts.fork_client import ForkServer
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.spawn import Output, spawn
-from testbed.run.coordinator import Coordinator, Listener
+from testbed.runner.coordinator import Coordinator, Listener
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, processes_of_run
 from testbed.system.run_state import RunState, new_run_id
@@ -306,7 +306,7 @@ import os, sys
 from pathlib import Path
 from testbed.hosts.fork_client import _TEMPLATES
 before = _TEMPLATES.current()
-import testbed.run.run, mininet.net, grpc, testbed.report.page
+import testbed.runner.run, mininet.net, grpc, testbed.report.page
 assert _TEMPLATES.current() is before, "what a run imports changes neither environment nor path as they matter"
 sys.path.insert(0, "/elsewhere")
 assert _TEMPLATES.current() is not before

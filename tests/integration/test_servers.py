@@ -10,8 +10,8 @@ from testbed.errors import RunFailedError
 from testbed.experiment.experiment import validate
 from testbed.hosts.base import Process
 from testbed.machine.doctor import plan_here
-from testbed.run.coordinator import Listener
-from testbed.run.session import Session, session
+from testbed.runner.coordinator import Listener
+from testbed.runner.session import Session, session
 from testbed.system.run_state import new_run_id
 from testbed.worker.run_queue import run_queue_delays_s
 

@@ -20,9 +20,9 @@ from testbed.record.reader import load
 from testbed.record.summary import Summary
 from testbed.report.chrome_trace import chrome_trace
 from testbed.report.terminal.summary import LiveProgress
-from testbed.run.coordinator import Listener
-from testbed.run.run import run_experiment
-from testbed.run.session import Session, session
+from testbed.runner.coordinator import Listener
+from testbed.runner.run import run_experiment
+from testbed.runner.session import Session, session
 from testbed.system.run_state import new_run_id
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]

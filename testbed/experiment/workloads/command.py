@@ -1,7 +1,7 @@
 """A program of the user's, once per worker: what `testbed exec` runs, as a workload like any other.
 
-The workers read the variables that torchrun sets (testbed.run.user_command). Nothing is known of what they send to each
-other, so the verdict is about the links alone.
+The workers read the variables that torchrun sets (testbed.runner.user_command). Nothing is known of what they send to
+each other, so the verdict is about the links alone.
 """
 
 import shlex

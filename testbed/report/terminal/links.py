@@ -12,7 +12,7 @@ from transports.units import parse_rate_bps
 
 
 def render_links(run_id: str, rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """`rows` as testbed.run.link_client.show_links gives them."""
+    """`rows` as testbed.runner.link_client.show_links gives them."""
     console.print(f"run {run_id}", highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("Link", no_wrap=True)

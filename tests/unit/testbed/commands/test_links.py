@@ -26,9 +26,9 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     row: dict[str, Any] = {"link": "w1-s0", "from": "w1", "to": "s0", "down": True, "requested": REQUESTED}
     row |= {"used_bps": 5e6, "backlog_bytes": 3028, "drops": 7, "marks": 2}
-    monkeypatch.setattr("testbed.run.link_client.choose_run", lambda name: name or "the only one")
-    monkeypatch.setattr("testbed.run.link_client.change_links", change_links)
-    monkeypatch.setattr("testbed.run.link_client.show_links", lambda _: [row])
+    monkeypatch.setattr("testbed.runner.link_client.choose_run", lambda name: name or "the only one")
+    monkeypatch.setattr("testbed.runner.link_client.change_links", change_links)
+    monkeypatch.setattr("testbed.runner.link_client.show_links", lambda _: [row])
     return found
 
 

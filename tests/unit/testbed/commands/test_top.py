@@ -14,7 +14,7 @@ from testbed.deployment.live_links import LinkNow
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
-from testbed.run.link_client import SOCKET_NAME
+from testbed.runner.link_client import SOCKET_NAME
 from testbed.system.run_state import RunState
 
 PLAN = make_plan(validate({"name": "t", "workers": 2}))

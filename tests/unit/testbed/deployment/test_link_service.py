@@ -11,7 +11,7 @@ from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.changes import LinkChange
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
-from testbed.run.link_client import SOCKET_NAME, change_links, show_links
+from testbed.runner.link_client import SOCKET_NAME, change_links, show_links
 
 PLAN = make_plan(validate({"name": "t", "workers": 2}))
 

@@ -15,8 +15,8 @@ from testbed.experiment.experiment import validate
 from testbed.hosts.base import ProcessSpec
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
 from testbed.plan.plan import Plan, make_plan
-from testbed.run.coordinator import Listener
-from testbed.run.user_command import CommandFailedError, Exit, Launch, redirections, worker_environment
+from testbed.runner.coordinator import Listener
+from testbed.runner.user_command import CommandFailedError, Exit, Launch, redirections, worker_environment
 
 
 def planned(*argv: str, workers: int = 2, grace: str = "5s", **spec: Any) -> Plan:

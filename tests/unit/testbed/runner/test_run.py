@@ -3,7 +3,7 @@
 import pytest
 
 from testbed.errors import CalibrationError, Interrupted, MissingRequirementError, RunFailedError, TestbedError
-from testbed.run.run import _end_of, _first_cause
+from testbed.runner.run import _end_of, _first_cause
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from testbed.experiment.sweep import Sweep, load_sweep
 from testbed.plan.plan import Plan
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
-from testbed.run.sweep import found, plan_points, require_points, run_sweep
+from testbed.runner.sweep import found, plan_points, require_points, run_sweep
 from testbed.store.reuse import Reuse
 
 ALL = "all"

@@ -9,7 +9,7 @@ from testbed.experiment.clock import MAX_DILATION
 from testbed.experiment.experiment import Experiment
 from testbed.machine.doctor import plan_here
 from testbed.record.summary import Summary
-from testbed.run.run import require_iterations
+from testbed.runner.run import require_iterations
 from testbed.verdict.dilation import FACTORS, MEASURES, TOLERANCE, Agreement, Comparison, compare, overall
 
 RunOne = Callable[[Experiment], Summary]

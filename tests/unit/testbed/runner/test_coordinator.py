@@ -21,7 +21,7 @@ from testbed.control.control_pb2_grpc import ControlStub
 from testbed.control.worker import WorkerConfiguration
 from testbed.errors import RunFailedError
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
-from testbed.run.coordinator import Coordinator, Listener
+from testbed.runner.coordinator import Coordinator, Listener
 
 TESTS = Path(__file__).parents[3]
 Configure = Callable[..., list[WorkerConfiguration]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testbed.run.mpi_singletons import SingletonWatch, is_singleton
+from testbed.runner.mpi_singletons import SingletonWatch, is_singleton
 
 WITH_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(flush=True); input()"
 WITHOUT = "print(flush=True); input()"
@@ -71,7 +71,7 @@ def test_it_is_said_once_and_of_several_only() -> None:
 def test_a_program_that_goes_on_is_looked_at_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, looked = [0.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr("testbed.run.mpi_singletons.is_singleton", lambda pid: bool(looked.append((now_s[0], pid))))
+    monkeypatch.setattr("testbed.runner.mpi_singletons.is_singleton", lambda pid: bool(looked.append((now_s[0], pid))))
     with running(WITHOUT, count=2) as processes:
         watch = SingletonWatch(processes)
         for tick in range(20 * 600):

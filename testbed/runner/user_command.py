@@ -18,10 +18,10 @@ from testbed.errors import Interrupted, RunFailedError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 from testbed.plan.plan import Plan
-from testbed.run.coordinator import Listener
-from testbed.run.launcher import Reachable, launcher_variables, write_launcher
-from testbed.run.mpi_singletons import HINT, SingletonWatch
-from testbed.run.process_watch import ProcessWatch, RunWatch
+from testbed.runner.coordinator import Listener
+from testbed.runner.launcher import Reachable, launcher_variables, write_launcher
+from testbed.runner.mpi_singletons import HINT, SingletonWatch
+from testbed.runner.process_watch import ProcessWatch, RunWatch
 from testbed.system.interruptions import held_back
 from transports.collectives.base import COLLECTIVES
 from transports.torch_backend.autoload import BACKEND

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import SpecError
-from testbed.run.link_client import SOCKET_NAME, choose_run, live_run_ids
+from testbed.runner.link_client import SOCKET_NAME, choose_run, live_run_ids
 from testbed.system.run_state import RunState
 
 

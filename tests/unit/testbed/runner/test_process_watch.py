@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed.hosts.cgroups import Controller, ControllerName, available_controllers, freezer, remove_cgroup
-from testbed.run.process_watch import ProcessWatch, RunWatch
+from testbed.runner.process_watch import ProcessWatch, RunWatch
 
 DEADLINE_S = 20.0
 

@@ -28,8 +28,8 @@ from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
-from testbed.run.run import RunStoppedError, require_iterations
-from testbed.run.turns import next_turn, num_tries
+from testbed.runner.run import RunStoppedError, require_iterations
+from testbed.runner.turns import next_turn, num_tries
 from testbed.store.documents import origin_here
 from testbed.store.reuse import Reuse, unlike
 from testbed.theory.predict import predict_run

@@ -39,9 +39,9 @@ from testbed.record.writer import RecordWriter
 from testbed.report.page import write_report
 from testbed.report.terminal.setup import setup_text
 from testbed.report.terminal.summary import LiveProgress
-from testbed.run.recorder import OnLine, Recorder
-from testbed.run.session import Session, session
-from testbed.run.user_command import redirections
+from testbed.runner.recorder import OnLine, Recorder
+from testbed.runner.session import Session, session
+from testbed.runner.user_command import redirections
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
 from testbed.theory.predict import predict_run

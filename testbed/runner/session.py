@@ -35,10 +35,10 @@ from testbed.hosts.spawn import log_tail
 from testbed.plan.aggregators import assignments_of
 from testbed.plan.plan import Plan
 from testbed.plan.storage import StoragePlan
-from testbed.run.coordinator import Coordinator, Listener
-from testbed.run.link_client import SOCKET_NAME
-from testbed.run.process_watch import RunWatch
-from testbed.run.user_command import Launch
+from testbed.runner.coordinator import Coordinator, Listener
+from testbed.runner.link_client import SOCKET_NAME
+from testbed.runner.process_watch import RunWatch
+from testbed.runner.user_command import Launch
 from testbed.system.run_state import RunState
 from transports.collectives.base import COLLECTIVES
 

@@ -1,7 +1,7 @@
 """Drives the workers of a run, and is the one place where their failures are noticed.
 
 Everything here, the listener's methods included, happens on the thread that calls the `wait_...` methods;
-gRPC's threads only queue what arrives (testbed.run.control_service).
+gRPC's threads only queue what arrives (testbed.runner.control_service).
 """
 
 import queue
@@ -18,8 +18,8 @@ from testbed.control.worker import WorkerConfiguration
 from testbed.errors import RunFailedError
 from testbed.hosts.base import Process, RunningRuntime
 from testbed.hosts.spawn import log_tail
-from testbed.run.control_service import Arrival, Arrived, ControlService, Registered
-from testbed.run.process_watch import ProcessWatch
+from testbed.runner.control_service import Arrival, Arrived, ControlService, Registered
+from testbed.runner.process_watch import ProcessWatch
 
 _TICK_S: Final = 0.1
 _EXIT_TICK_S: Final = 0.01

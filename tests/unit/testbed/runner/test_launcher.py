@@ -1,7 +1,7 @@
 import subprocess
 from pathlib import Path
 
-from testbed.run.launcher import (
+from testbed.runner.launcher import (
     HOSTFILE,
     SCRIPT,
     Reachable,

@@ -1,6 +1,6 @@
 """The gRPC side of the control plane: it only queues what arrives, and answers when the coordinator calls.
 
-Nothing here decides anything; testbed.run.coordinator does, on one thread.
+Nothing here decides anything; testbed.runner.coordinator does, on one thread.
 """
 
 import contextlib

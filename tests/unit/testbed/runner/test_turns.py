@@ -9,7 +9,7 @@ import pytest
 from testbed.record.reader import Record
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import ComparedPoint
-from testbed.run.turns import next_turn, order_of_round
+from testbed.runner.turns import next_turn, order_of_round
 from testbed.store.differences import RunValues, difference
 
 

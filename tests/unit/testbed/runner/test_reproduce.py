@@ -13,7 +13,7 @@ from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.record.reader import Record
 from testbed.record.summary import Outcome, Quantiles, Summary
-from testbed.run.reproduce import Reproduction, papers_called, prepare
+from testbed.runner.reproduce import Reproduction, papers_called, prepare
 
 CLAIM: dict[str, Any] = {
     "name": "it is bandwidth that counts",

@@ -6,7 +6,7 @@ from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
 from testbed.record.reader import Record
 from testbed.record.summary import Summary
-from testbed.run.dilation import at_dilations, validate_dilation
+from testbed.runner.dilation import at_dilations, validate_dilation
 
 SPEC = {"name": "t", "workers": 2, "workload": "synthetic"}
 

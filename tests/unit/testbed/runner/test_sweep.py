@@ -15,7 +15,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import Sweep, expand
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
-from testbed.run.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
+from testbed.runner.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
 from testbed.store.compare import records_of
 from testbed.store.differences import RunValues, difference
 from testbed.store.reuse import Reuse

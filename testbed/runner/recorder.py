@@ -22,7 +22,7 @@ from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.plan.plan import Plan
 from testbed.record.status import Progress
 from testbed.record.writer import RecordWriter
-from testbed.run.coordinator import Listener
+from testbed.runner.coordinator import Listener
 
 MEASURED: Final = "measured"
 OnLine = Callable[[int, str, bool], None]
