@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 
 from pydantic import Field, field_validator
 
-from transports.collectives.base import COLLECTIVES, Collective, Operation, Step, World
+from transports.collectives.base import COLLECTIVES, Collective, Operation, Segmented, Step, World
 from transports.collectives.schedules.defaults import schedule
 from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, PACKET_BYTES, Costs, Links, exchange_s
 from transports.units import Rate, Size, Time
@@ -22,6 +22,9 @@ first are kinder to links that several pairs share."""
 DEFAULT_LATENCY_S: Final = 100e-6
 DEFAULT_RATE_BPS: Final = 1e9
 NUM_CHOICES: Final = 4096
+NUM_PRICED_SEGMENTS: Final = 128
+"""Of a buffer, at most: one that is cut into more of them (from 64 MiB with the default) is priced as if it were cut
+into so many, since the rate decides then, and looking at thousands of messages takes seconds."""
 _ALL_REDUCE: Final = "all_reduce"
 
 
@@ -113,7 +116,7 @@ class Auto(Collective):
             message_s=DEFAULT_COSTS.message_s if self.overhead_s is None else self.overhead_s,
             addition_s_per_byte=addition_s_per_byte,
         )
-        return exchange_s(COLLECTIVES.parse(kind), _ALL_REDUCE, world, size_bytes, 1, links, costs)
+        return exchange_s(_priced(kind, size_bytes), _ALL_REDUCE, world, size_bytes, 1, links, costs)
 
     def schedule(
         self,
@@ -128,6 +131,14 @@ class Auto(Collective):
         """See :class:`Collective`."""
         chosen = self.chosen(world, num_elements, element_bytes=element_bytes)
         return schedule(chosen, operation, world, participant, num_elements, element_bytes=element_bytes, root=root)
+
+
+def _priced(kind: str, size_bytes: int) -> Collective:
+    candidate = COLLECTIVES.parse(kind)
+    if isinstance(candidate, Segmented):
+        segment_bytes = max(candidate.segment_bytes, size_bytes // NUM_PRICED_SEGMENTS)
+        return candidate.model_copy(update={"segment_bytes": segment_bytes})
+    return candidate
 
 
 @lru_cache(maxsize=NUM_CHOICES)

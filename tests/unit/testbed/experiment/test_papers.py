@@ -1,8 +1,9 @@
 """Shipped papers: every claim can hold and can fail, and none says what nobody knows."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -27,22 +28,29 @@ def spec(request: pytest.FixtureRequest) -> tuple[Paper, Path]:
     return request.param
 
 
-PLANS: dict[str, Plan] = {}
-"""By the hash of the spec: a plan of a large model takes half a second, and quick versions have the same points."""
+class Planned(NamedTuple):
+    plan: Plan
+    numbers: Mapping[str, float | None]
 
 
-def planned_once(experiment: Experiment) -> Plan:
+PLANS: dict[str, Planned] = {}
+"""By the hash of the spec: a plan of a large model takes half a second, and quick versions have the same points; its
+numbers, the what-if among them, are asked for with thousands of values."""
+
+
+def planned_once(experiment: Experiment) -> Planned:
     key = experiment.sha256()
     if key not in PLANS:
-        PLANS[key] = make_plan(experiment, chosen_dilation=(60.0, "as some machine"))
+        plan = make_plan(experiment, chosen_dilation=(60.0, "as some machine"))
+        PLANS[key] = Planned(plan, planned_numbers(plan))
     return PLANS[key]
 
 
-def planned(sweep: Sweep) -> list[Plan]:
+def planned(sweep: Sweep) -> list[Planned]:
     return [planned_once(point.experiment) for point in sweep.points]
 
 
-def planted(claim: Claim, sweep: Sweep, plans: Sequence[Plan], values: Sequence[float]) -> State:
+def planted(claim: Claim, sweep: Sweep, plans: Sequence[Planned], values: Sequence[float]) -> State:
     """The verdict when what the claim looks at has these values."""
     looks_at = claim.model_copy(update={"of": "planted"})
     points = [
@@ -57,15 +65,15 @@ def planted(claim: Claim, sweep: Sweep, plans: Sequence[Plan], values: Sequence[
     return judge(looks_at, points).state
 
 
-def numbers_of(plan: Plan, claim: Claim, number: int) -> dict[str, float | None]:
+def numbers_of(planned: Planned, claim: Claim, number: int) -> dict[str, float | None]:
     """Planned ones, one of everything measured that the claim's model needs, and what grows from point to point of what
     its axis does."""
     modelled = names_in(claim.model) if claim.model else frozenset[str]()
     axis = frozenset[str]().union(*(names_in(each) for each in claim.take.formulas()))
-    return {**dict.fromkeys(modelled, 1.0), **dict.fromkeys(axis - modelled, 1.0 + number), **planned_numbers(plan)}
+    return {**dict.fromkeys(modelled, 1.0), **dict.fromkeys(axis - modelled, 1.0 + number), **planned.numbers}
 
 
-def candidates(claim: Claim, sweep: Sweep, plans: Sequence[Plan]) -> Iterator[list[float]]:
+def candidates(claim: Claim, sweep: Sweep, plans: Sequence[Planned]) -> Iterator[list[float]]:
     """Values to plant: what the model says, the same distorted, numbers of all sizes around what is expected."""
     draw = random.Random(claim.name)
     if claim.model:
@@ -76,8 +84,8 @@ def candidates(claim: Claim, sweep: Sweep, plans: Sequence[Plan]) -> Iterator[li
         yield right
         yield [3 * value for value in right]
     level = claim.expect.at_least if claim.expect.at_least is not None else claim.expect.at_most or 1.0
-    for over in (plan.experiment.workers for plan in plans[:1]):
-        yield [float(over + plan.experiment.workers) for plan in plans]
+    for over in (each.plan.experiment.workers for each in plans[:1]):
+        yield [float(over + each.plan.experiment.workers) for each in plans]
     for _ in range(4000):
         yield [abs(level) * 10 ** draw.uniform(-1.2, 1.2) for _ in plans]
         near = abs(level) * 10 ** draw.uniform(-0.05, 0.05)
@@ -113,7 +121,7 @@ def test_formulas_name_numbers_that_a_run_has(spec: tuple[Paper, Path], record: 
     )
     summary = record(launched_s=0.0, barriers=barriers).summary.model_copy(update={"prediction": predicted})
     sweep = load_sweep(spec[1])
-    known = set(measured_numbers(planned_once(sweep.points[0].experiment), [summary]))
+    known = set(measured_numbers(planned_once(sweep.points[0].experiment).plan, [summary]))
     for claim in sweep.claims:
         named = set().union(*(names_in(each) for each in (claim.of, claim.model, *claim.take.formulas()) if each))
         assert named <= known, f"{claim.name}: {named - known}"

@@ -127,6 +127,15 @@ def test_the_choice_is_near_the_best_by_the_alpha_beta_model_of_whole_schedules(
         assert times_s[kind(auto, num_workers, 4 * num_elements)] <= 1.3 * min(times_s.values())
 
 
+@pytest.mark.parametrize("candidate", ["ring", "halving_doubling"])
+def test_a_large_buffer_is_priced_in_fewer_messages_and_costs_the_same(
+    candidate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced_s = LINK.cost_s(candidate, LINK.world(4), 300_000_000)
+    monkeypatch.setattr("transports.collectives.auto.NUM_PRICED_SEGMENTS", 10**9)
+    assert LINK.cost_s(candidate, LINK.world(4), 300_000_000) == pytest.approx(priced_s, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("candidates", "what"),
     [
