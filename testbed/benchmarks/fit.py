@@ -9,7 +9,7 @@ from testbed.benchmarks.allreduce import allreduce_rows
 from testbed.benchmarks.predictions import planned
 from testbed.experiment.link import parse_link
 from testbed.theory.fit import Fit, Measured, fit_costs
-from transports.collectives.timing import DEFAULT_COSTS
+from transports.collectives.costs import DEFAULT_COSTS
 from transports.compression.base import Exchange
 
 GROUPS: Final[dict[str, dict[str, Any]]] = {

@@ -25,7 +25,7 @@ from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.auto import Auto
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.timing import Costs
+from transports.collectives.costs import Costs
 
 POINTS: Final = Path(__file__).with_name("predictions.yaml")
 MAX_ERROR: Final = 0.12

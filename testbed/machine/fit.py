@@ -17,7 +17,7 @@ from testbed.calibration.cache import cache_directory, machine_digest
 from testbed.errors import MissingRequirementError
 from testbed.theory.fit import PARAMETERS, Fit
 from testbed.theory.reach import Expected, Reach
-from transports.collectives.timing import DEFAULT_COSTS, Costs
+from transports.collectives.costs import DEFAULT_COSTS, Costs
 
 _FILE: Final = "fit.json"
 _MODEL: Final = (transports.collectives.timing, testbed.plan.prediction, testbed.theory.fit)

@@ -41,8 +41,9 @@ from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
-from transports.collectives.network_info import NetworkInfo
-from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
+from transports.collectives.costs import DEFAULT_COSTS, Costs
+from transports.collectives.network_info import DEFAULT_QUEUE_BYTES, NetworkInfo
+from transports.collectives.timing import Links
 from transports.compression.base import Exchange, Pattern
 from transports.units import format_rate
 
@@ -332,8 +333,8 @@ def make_plan(
         costs=costs if costs.fitted_at else replace(costs, num_cores=num_cores),
         **at_once,
     )
-    collective = network_info.given_to(
-        exchanged_with, tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes())
+    collective = exchanged_with.with_network_info(
+        network_info, tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes())
     )
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
 

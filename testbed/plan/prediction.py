@@ -13,7 +13,9 @@ from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import bound_s
-from transports.collectives.timing import DEFAULT_QUEUE_BYTES, IDLE_S, Costs, Links, exchange_s
+from transports.collectives.costs import Costs
+from transports.collectives.network_info import DEFAULT_QUEUE_BYTES
+from transports.collectives.timing import IDLE_S, Links, exchange_s
 from transports.compression.base import Exchange
 
 _ETHERNET_HEADER_BYTES: Final = 14

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         TenantSummary,
         WorkerSummary,
     )
-    from transports.collectives.timing import Costs
+    from transports.collectives.costs import Costs
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record.number_text import DASH, percent_text, size_text, time_text
 

@@ -18,7 +18,8 @@ from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchange_time_s, plan_links
 from testbed.theory.reach import Reach
 from testbed.theory.simulation.fair_sharing import Floats
-from transports.collectives.timing import DEFAULT_COSTS, IDLE_S, Costs
+from transports.collectives.costs import DEFAULT_COSTS, Costs
+from transports.collectives.timing import IDLE_S
 from transports.compression.base import Exchange
 
 _RANGES: Final = {

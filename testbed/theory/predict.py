@@ -29,7 +29,8 @@ from testbed.traces.table import Layer, LayerTable
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES, Collective
-from transports.collectives.timing import FREE, exchange_times_s
+from transports.collectives.costs import FREE
+from transports.collectives.timing import exchange_times_s
 from transports.compression.base import Exchange
 
 NUM_ITERATIONS: Final = 32

@@ -66,5 +66,5 @@ def _with_network_info(stack: StackLike, configuration: WorkerConfiguration) -> 
     """The stack, whose collective knows the links if it wants to."""
     if not isinstance(stack, Composed):
         return stack
-    known = configuration.network_info.given_to(stack.collective)
+    known = stack.collective.with_network_info(configuration.network_info)
     return replace(stack, collective=known.with_assignment(configuration.aggregators))

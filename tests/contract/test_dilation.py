@@ -39,7 +39,7 @@ from testbed.worker.tenant import TenantConfiguration
 from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.timing import FREE, Costs
+from transports.collectives.costs import FREE, Costs
 from transports.compression.base import COMPRESSORS
 from transports.registry import Options, Registry
 from transports.units import parse_rate_bps, parse_time_s

@@ -12,8 +12,10 @@ from typing import ClassVar, Final, Self
 from pydantic import Field, field_validator
 
 from transports.collectives.base import COLLECTIVES, Collective, Operation, Segmented, Step, World
+from transports.collectives.costs import DEFAULT_COSTS
+from transports.collectives.network_info import DEFAULT_QUEUE_BYTES, NetworkInfo
 from transports.collectives.schedules.defaults import schedule
-from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, PACKET_BYTES, Costs, Links, exchange_s
+from transports.collectives.timing import PACKET_BYTES, Links, exchange_s
 from transports.units import Rate, Size, Time
 
 NEAR: Final = 1.05
@@ -65,25 +67,15 @@ class Auto(Collective):
             raise ValueError(f"{served[0]} needs servers of its own, which stand there or do not, whatever the size")
         return candidates
 
-    def with_network_info(
-        self,
-        *,
-        latency_s: float,
-        rate_bps: float,
-        tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
-        queue_bytes: float | None = None,
-        burst_bytes: int | None = None,
-        frame_bytes: int | None = None,
-        costs: Costs | None = None,
-    ) -> Self:
+    def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
         """See :class:`Collective`."""
-        costs = costs or DEFAULT_COSTS
+        costs = info.costs
         known = {
-            "latency_s": latency_s,
-            "rate_bps": rate_bps,
-            "queue_bytes": None if queue_bytes is None else round(queue_bytes),
-            "burst_bytes": burst_bytes,
-            "frame_bytes": frame_bytes,
+            "latency_s": info.latency_s,
+            "rate_bps": info.rate_bps,
+            "queue_bytes": round(info.queue_bytes),
+            "burst_bytes": info.burst_bytes,
+            "frame_bytes": info.frame_bytes,
             "overhead_s": costs.message_s,
             "copy_bps": 8 / costs.copy_s_per_byte if costs.copy_s_per_byte else None,
             "cores": costs.num_cores,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from transports.collectives.in_network import InNetwork
-    from transports.collectives.timing import Costs
+    from transports.collectives.network_info import NetworkInfo
     from transports.group import Group
 
 Operation = Literal[
@@ -143,19 +143,12 @@ class Collective(Options):
 
     def with_network_info(
         self,
+        info: "NetworkInfo",  # noqa: ARG002 (for those who ask)
         *,
-        latency_s: float,  # noqa: ARG002 (for those who ask)
-        rate_bps: float,  # noqa: ARG002
         tensors: tuple[int, ...] = (),  # noqa: ARG002
-        queue_bytes: float | None = None,  # noqa: ARG002
-        burst_bytes: int | None = None,  # noqa: ARG002
-        frame_bytes: int | None = None,  # noqa: ARG002
-        costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
-        """The same, with what it may need to know: of the participants' links the time of an empty message, how much
-        payload each carries in one direction, what a queue holds, the payload that a link lets pass at once after rest,
-        and in one piece at any time; what hosts add to links; of the gradient the elements of its tensors, the last one
-        first, as DistributedDataParallel lays them into buckets."""
+        """The same, with what it may need to know: of the participants' links and hosts, and of the gradient the
+        elements of its tensors, the last one first, as DistributedDataParallel lays them into buckets."""
         return self
 
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002

@@ -8,17 +8,15 @@ as long, and zeros. A buffer is taken apart into tensors where it is as long as 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 from pydantic import Field
 
 from transports.collectives.base import COLLECTIVES, Chunk, Collective, Operation, Step, World, relocated
 from transports.collectives.halving_doubling import HalvingDoubling
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.recursive_doubling import RecursiveDoubling
 from transports.units import Size
-
-if TYPE_CHECKING:
-    from transports.collectives.timing import Costs
 
 LONG_BYTES: Final = 8 * 1024
 MAIN: Final = 0
@@ -34,17 +32,7 @@ class Cntk(Collective):
     tensors: tuple[int, ...] = ()
     """Elements of each tensor, in the order in which they lie in the buffer; open: those of the workload's model."""
 
-    def with_network_info(
-        self,
-        *,
-        latency_s: float,  # noqa: ARG002 (it does not depend on links)
-        rate_bps: float,  # noqa: ARG002
-        tensors: tuple[int, ...] = (),
-        queue_bytes: float | None = None,  # noqa: ARG002
-        burst_bytes: int | None = None,  # noqa: ARG002
-        frame_bytes: int | None = None,  # noqa: ARG002
-        costs: "Costs | None" = None,  # noqa: ARG002
-    ) -> Self:
+    def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (no link changes it)
         """See :class:`Collective`."""
         return self.model_copy(update={"tensors": self.tensors or tensors})
 

@@ -9,18 +9,16 @@ back as soon as it is added up, while later ones still come: half of that.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.schedules import direct
 from transports.collectives.schedules.segments import parts
 from transports.errors import OptionError
 from transports.units import Size
-
-if TYPE_CHECKING:
-    from transports.collectives.timing import Costs
 
 MIN_SEGMENTS: Final = 128
 """Of a shard, if they are not too short: while one is added up, others come."""
@@ -55,19 +53,9 @@ class ParameterServer(Segmented):
             return super().pushes_incompatibility()
         return "answers a gradient that has come whole; leave collective.pipelined out" if self.pipelined else None
 
-    def with_network_info(
-        self,
-        *,
-        latency_s: float,
-        rate_bps: float,
-        tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
-        queue_bytes: float | None = None,  # noqa: ARG002
-        burst_bytes: int | None = None,  # noqa: ARG002
-        frame_bytes: int | None = None,  # noqa: ARG002
-        costs: "Costs | None" = None,  # noqa: ARG002
-    ) -> Self:
+    def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
         """See :class:`Collective`."""
-        two_round_trips_bytes = round(2 * 2 * latency_s * rate_bps / 8)
+        two_round_trips_bytes = round(2 * 2 * info.latency_s * info.rate_bps / 8)
         return self.model_copy(update={"credit_bytes": max(self.credit_bytes, two_round_trips_bytes)})
 
     def schedule(

@@ -26,13 +26,13 @@ from typing import Final, NamedTuple
 
 from transports.collectives.base import Collective, Operation, Step, World
 from transports.collectives.cost import DeadlockError, Progress, schedules, sent_bytes
+from transports.collectives.costs import DEFAULT_COSTS, FREE, Costs
+from transports.collectives.network_info import DEFAULT_QUEUE_BYTES
 from transports.collectives.schedules.dependencies import dependencies
 
 PACKET_BYTES: Final = 1448
 """Of payload, in a segment of Ethernet's MTU."""
 INITIAL_WINDOW_BYTES: Final = 10 * PACKET_BYTES
-DEFAULT_QUEUE_BYTES: Final = 1_000_000
-"""What the port of a switch is taken to hold where nobody says."""
 IDLE_S: Final = 0.2
 """After so long without data a connection of Linux begins anew (net.ipv4.tcp_slow_start_after_idle): the least timeout
 of retransmissions (TCP_RTO_MIN)."""
@@ -43,38 +43,6 @@ NUM_PIECES: Final = 8
 """Into so many a message is cut, so that connections take turns on a link that they share."""
 NUM_SHAPES: Final = 4096
 Pair = tuple[int, int]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
-    """What hosts add to links. The defaults are those of a machine of 2.5 GHz that nobody has measured;
-    `testbed fit` measures them."""
-
-    host_latency_s: float = 50e-6
-    """Of a message beside propagation: two system calls and two wake-ups, which keep no other message waiting."""
-    message_s: float = 25e-6
-    """Of a participant's processor for each message that it sends, and for each that it receives."""
-    copy_s_per_byte: float = 1e-9
-    """Of a participant's processor for what it sends, and for what it receives: copies, and the kernel's packets."""
-    addition_s_per_byte: float = 0.1e-9
-    """Of a participant's processor to add what came to what is there."""
-    late_s: float = 50e-6
-    """By how much a link with a delay holds a message longer than requested."""
-    link_share: float = 1.0
-    """What a long stream reaches, of what headers leave of a link's rate."""
-    num_cores: int | None = None
-    """Which all participants share; None: each has one of its own."""
-    tcp: bool = True
-    """Whether senders discover how much they may send, so that they begin slowly, and overflow a queue together."""
-    fitted_at: str | None = None
-    """When these were fitted to measurements (ISO 8601); None: they are the defaults."""
-
-
-DEFAULT_COSTS: Final = Costs()
-FREE: Final = Costs(
-    host_latency_s=0.0, message_s=0.0, copy_s_per_byte=0.0, addition_s_per_byte=0.0, late_s=0.0, tcp=False
-)
-"""Links alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

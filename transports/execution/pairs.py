@@ -277,6 +277,7 @@ class Pair:
                 self._exchange()
         except TransportError as failure:
             error = self._of_group(failure)
+            self._peer_has_left = self._peer_has_left or self._has_left_in_order(failure)
         except Exception as failure:  # noqa: BLE001 (it is raised where the messages are waited for)
             error = TransportError(f"point to point with rank {self._peer}: {type(failure).__name__}: {failure}")
         with self._changed:
@@ -518,6 +519,14 @@ class Pair:
     def _header(self, number: int, envelope: Envelope) -> Header:
         tag, dtype, num_elements = envelope
         return Header(self._id, number, POINT_TO_POINT, dtype, num_elements, tag)
+
+    def _has_left_in_order(self, error: TransportError) -> bool:
+        """Whether the peer closed the group, although it did not say so in here: one that is in the middle of a
+        receive does not."""
+        if not isinstance(error, PeerLostError):
+            return False
+        known = [self._departure(), None if self._endpoint is None else self._endpoint.departure(self._other)]
+        return any(departure is not None and departure.in_order for departure in known)
 
     def _of_group(self, error: TransportError) -> TransportError:
         """An error of the connection, with the group's rank instead of the pair's."""

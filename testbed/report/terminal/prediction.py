@@ -11,7 +11,7 @@ from testbed.record.number_text import percent_text, size_text, time_text
 from testbed.report.wording import costs_text, reach_text
 from testbed.theory.predict import ExchangePrediction, IterationPrediction
 from testbed.theory.reach import Expected
-from transports.collectives.timing import Costs
+from transports.collectives.costs import Costs
 
 _NUM_LINKS: Final = 8
 _DECIDES: Final = {

@@ -36,6 +36,7 @@ from testbed.theory.simulation.transfers import TaskGraph, Timeline
 from testbed.traces.table import LayerTable
 from transports.collectives.base import Collective, World
 from transports.collectives.in_network import InNetwork
+from transports.collectives.network_info import NetworkInfo
 from transports.compression.base import Exchange
 
 MAX_MESSAGES: Final = 500_000
@@ -200,8 +201,7 @@ class _Simulator:
     def _with_network_info(self) -> Collective:
         farthest = self._network.path_delays_s(self._network.paths([(self._jobs[0].names[0], self._jobs[0].names[-1])]))
         return self._experiment.collective.with_network_info(
-            latency_s=float(farthest[0]),
-            rate_bps=self._goodput_bps,
+            NetworkInfo(latency_s=float(farthest[0]), rate_bps=self._goodput_bps),
             tensors=tuple(prod(shape) for shape in self._experiment.workload.gradient_shapes()),
         )
 

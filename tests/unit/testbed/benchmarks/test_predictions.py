@@ -9,7 +9,7 @@ from testbed.plan.plan import make_plan
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.timing import DEFAULT_COSTS
+from transports.collectives.costs import DEFAULT_COSTS
 from transports.units import parse_size_bytes
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from testbed.benchmarks import containers
 from testbed.benchmarks.suite import every_part, run_all
 from testbed.benchmarks.targets import Benchmarks, NotMeasuredError, Row, target_row
 from testbed.errors import CalibrationError, SpecError
@@ -41,4 +42,5 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Pa
 
 
 def test_the_set_has_every_part() -> None:
-    assert list(every_part()) == ["links", "transports", "the aggregating switch", "training", "around a run"]
+    image = [] if containers.missing() else ["containers"]
+    assert list(every_part()) == ["links", "transports", "the aggregating switch", "training", "around a run", *image]

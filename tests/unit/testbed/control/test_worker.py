@@ -4,8 +4,8 @@ import json
 
 from testbed.control.worker import WorkerConfiguration, WorkerResult
 from transports.channels.base import PeerStatistics
+from transports.collectives.costs import Costs
 from transports.collectives.network_info import NetworkInfo
-from transports.collectives.timing import Costs
 
 
 def test_the_endpoints_counts_are_those_of_the_time_between() -> None:

@@ -35,7 +35,7 @@ class Planned(NamedTuple):
 
 PLANS: dict[str, Planned] = {}
 """By the hash of the spec: a plan of a large model takes half a second, and quick versions have the same points; its
-numbers, the what-if among them, are asked for with thousands of values."""
+numbers, the what-if among them, are needed thousands of times."""
 
 
 def planned_once(experiment: Experiment) -> Planned:

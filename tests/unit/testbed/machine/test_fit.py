@@ -9,7 +9,7 @@ import testbed.machine.fit
 from testbed.machine.fit import ValidatedPoint, expected_error, keep_fit, keep_validation, known_costs
 from testbed.theory.fit import Fit
 from testbed.theory.reach import Expected, Reach
-from transports.collectives.timing import DEFAULT_COSTS, Costs
+from transports.collectives.costs import DEFAULT_COSTS, Costs
 
 REACH = Reach(num_workers=(2, 3), size_bytes=(100, 200), delay_s=(0.0, 1e-3), rate_bps=(3e8, 1e9), channels=("tcp",))
 FAR = Reach(num_workers=(8, 8), size_bytes=(50, 50), delay_s=(2e-2, 2e-2), rate_bps=(1e8, 1e8), channels=("udp",))

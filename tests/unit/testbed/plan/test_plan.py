@@ -13,7 +13,8 @@ from testbed.experiment.link import BackendName
 from testbed.experiment.sweep import load_sweep
 from testbed.plan.plan import Plan, make_plan
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.timing import Costs
+from transports.collectives.costs import Costs
+from transports.collectives.network_info import NetworkInfo
 
 
 def plan(**keys: Any) -> Plan:
@@ -280,12 +281,14 @@ def test_auto_is_given_the_links_and_its_choice_is_recorded() -> None:
         COLLECTIVES.parse(record["collective"])
         == made.collective
         == COLLECTIVES.parse("auto").with_network_info(
-            latency_s=made.latency_s,
-            rate_bps=made.prediction.goodput_bps,
-            queue_bytes=made.experiment.link.queue_bytes,
-            burst_bytes=round(15_000 * 1448 / 1514),
-            frame_bytes=8 * 1448,
-            costs=made.costs,
+            NetworkInfo(
+                latency_s=made.latency_s,
+                rate_bps=made.prediction.goodput_bps,
+                queue_bytes=made.experiment.link.queue_bytes,
+                burst_bytes=round(15_000 * 1448 / 1514),
+                frame_bytes=8 * 1448,
+                costs=made.costs,
+            )
         )
     )
     assert record["chosen"][-1] == "recursive_doubling"

@@ -7,7 +7,7 @@ import pytest
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import Plan, make_plan
 from testbed.plan.prediction import path_delay_s, plan_links
-from transports.collectives.timing import Costs
+from transports.collectives.costs import Costs
 
 
 def plan(**keys: Any) -> Plan:

@@ -5,7 +5,7 @@ import pytest
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
 from testbed.theory.fit import Measured, fit_costs
-from transports.collectives.timing import Costs
+from transports.collectives.costs import Costs
 from transports.compression.base import Exchange
 
 TRUE = Costs(host_latency_s=180e-6, message_s=60e-6, addition_s_per_byte=0.7e-9, link_share=0.93)

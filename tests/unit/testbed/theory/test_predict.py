@@ -12,7 +12,7 @@ from testbed.plan.plan import make_plan
 from testbed.theory.predict import IterationPrediction, predict_exchanges, predict_iteration, predict_run
 from testbed.traces.schedule import ComputeSchedule
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.timing import DEFAULT_COSTS, Costs
+from transports.collectives.costs import DEFAULT_COSTS, Costs
 
 WORKLOAD = {"kind": "synthetic", "layers": ["4MB", "4MB"], "forward": "100ms", "backward": "200ms"}
 

@@ -6,14 +6,11 @@ from pydantic import ValidationError
 from transports.collectives.auto import Auto
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.cost import sent_bytes
-from transports.collectives.timing import (
-    INITIAL_WINDOW_BYTES,
-    Costs,
-    alpha_beta_time_s,
-    slow_start_cost_s,
-)
+from transports.collectives.costs import Costs
+from transports.collectives.network_info import NetworkInfo
+from transports.collectives.timing import INITIAL_WINDOW_BYTES, alpha_beta_time_s, slow_start_cost_s
 
-LINK = Auto().with_network_info(latency_s=50e-6, rate_bps=956e6)
+LINK = Auto().with_network_info(NetworkInfo(latency_s=50e-6, rate_bps=956e6))
 
 
 def kind(auto: Auto, num_workers: int, size_bytes: int) -> str:
@@ -29,7 +26,9 @@ def test_short_buffers_take_few_rounds_and_long_ones_few_bytes(num_workers: int)
 
 
 def test_a_long_way_makes_rounds_dear() -> None:
-    near, far = (Auto().with_network_info(latency_s=latency_s, rate_bps=1e9) for latency_s in (50e-6, 50e-3))
+    near, far = (
+        Auto().with_network_info(NetworkInfo(latency_s=latency_s, rate_bps=1e9)) for latency_s in (50e-6, 50e-3)
+    )
     assert kind(near, 16, 4_000_000) == "ring"
     assert kind(far, 16, 4_000_000) != "ring"
 
@@ -37,7 +36,7 @@ def test_a_long_way_makes_rounds_dear() -> None:
 def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> None:
     """25 MB at 1 Gbit/s and a round-trip time of 10 ms, idle before: measured with TCP cubic, the shards of all_to_all
     took 0.385 s, the ring 0.395 s, halving_doubling 0.590 s, the order that its rounds alone would not give."""
-    far = Auto().with_network_info(latency_s=5e-3, rate_bps=956e6)
+    far = Auto().with_network_info(NetworkInfo(latency_s=5e-3, rate_bps=956e6))
     world = far.world(4)
     costs_s = {each: far.cost_s(each, world, 25_000_000) for each in ("ring", "all_to_all", "halving_doubling")}
     assert max(costs_s, key=costs_s.__getitem__) == "halving_doubling"
@@ -52,7 +51,7 @@ def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> N
 def test_far_away_concurrent_senders_overflow_a_queue(num_workers: int, size_bytes: int, best: str) -> None:
     """The same links, one operation after another, all_to_all and ring: 1 MiB among four 25 and 42 ms, 4 MiB 70 and
     65 ms, 25 MB 350 to 428 and 329 ms, 25 MB among eight 665 and 384 ms."""
-    assert kind(Auto().with_network_info(latency_s=5e-3, rate_bps=956e6), num_workers, size_bytes) == best
+    assert kind(Auto().with_network_info(NetworkInfo(latency_s=5e-3, rate_bps=956e6)), num_workers, size_bytes) == best
 
 
 def test_slow_start_costs_round_trips_while_the_link_is_not_full() -> None:
@@ -83,20 +82,23 @@ def test_participants_that_share_two_cores_send_few_messages(num_workers: int, s
     all_to_all of 64 KiB among eight 3.4, 2.5, 3.4 and 3.8."""
     shared = Costs(num_cores=2)
     busy = Auto().with_network_info(
-        latency_s=50e-6, rate_bps=956e6, burst_bytes=14_300, frame_bytes=45 * 1448, costs=shared
+        NetworkInfo(latency_s=50e-6, rate_bps=956e6, burst_bytes=14_300, frame_bytes=45 * 1448, costs=shared)
     )
     assert kind(busy, num_workers, size_bytes) == best
 
 
 def test_what_the_spec_says_is_not_overruled() -> None:
     requested = Auto.model_validate({"latency": "5ms", "rate": "10mbit"})
-    with_network_info = requested.with_network_info(latency_s=1.0, rate_bps=1.0)
+    with_network_info = requested.with_network_info(NetworkInfo(latency_s=1.0, rate_bps=1.0))
     assert (with_network_info.latency_s, with_network_info.rate_bps) == (requested.latency_s, requested.rate_bps)
     costs = Costs(message_s=1e-3, addition_s_per_byte=1e-9)
-    measured = Auto().with_network_info(latency_s=1.0, rate_bps=1.0, queue_bytes=5e4, costs=costs)
+    measured = Auto().with_network_info(NetworkInfo(latency_s=1.0, rate_bps=1.0, queue_bytes=5e4, costs=costs))
     assert (measured.overhead_s, measured.queue_bytes) == (1e-3, 50_000)
     assert measured.addition_bps == pytest.approx(8e9)
-    assert Auto.model_validate({"rate": "10mbit"}).with_network_info(latency_s=1.0, rate_bps=1.0).latency_s == 1.0
+    assert (
+        Auto.model_validate({"rate": "10mbit"}).with_network_info(NetworkInfo(latency_s=1.0, rate_bps=1.0)).latency_s
+        == 1.0
+    )
 
 
 def test_the_options_survive_the_way_to_the_workers() -> None:
@@ -115,7 +117,7 @@ def test_the_schedule_is_that_of_the_chosen_one() -> None:
 
 @pytest.mark.parametrize("num_workers", [2, 4, 5, 8])
 def test_the_choice_is_near_the_best_by_the_alpha_beta_model_of_whole_schedules(num_workers: int) -> None:
-    auto = Auto.model_validate({"overhead": "0s"}).with_network_info(latency_s=100e-6, rate_bps=1e9)
+    auto = Auto.model_validate({"overhead": "0s"}).with_network_info(NetworkInfo(latency_s=100e-6, rate_bps=1e9))
     world = auto.world(num_workers)
     for num_elements in (1, 4096, 65_536, 1_000_000):
         times_s = {

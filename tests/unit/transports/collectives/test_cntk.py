@@ -3,6 +3,7 @@
 from transports.collectives.base import World
 from transports.collectives.cntk import Cntk
 from transports.collectives.cost import schedules, sent_bytes
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.recursive_doubling import RecursiveDoubling
 
 FOUR = World(num_workers=4)
@@ -23,7 +24,7 @@ def test_the_main_node_hears_and_answers_everybody() -> None:
 
 
 def test_a_whole_gradient_is_taken_apart_into_tensors_and_nothing_else_is() -> None:
-    cntk = Cntk().with_network_info(latency_s=1.0, rate_bps=1.0, tensors=(10, 3, 20_000))
+    cntk = Cntk().with_network_info(NetworkInfo(latency_s=1.0, rate_bps=1.0), tensors=(10, 3, 20_000))
     bounds = [
         (step.chunk.start, step.chunk.start + step.chunk.count)
         for step in schedules(cntk, "all_reduce", FOUR, 20_013, 4)[1]
@@ -35,4 +36,7 @@ def test_a_whole_gradient_is_taken_apart_into_tensors_and_nothing_else_is() -> N
 
 
 def test_the_tensors_that_the_spec_names_stand() -> None:
-    assert Cntk(tensors=(1, 2)).with_network_info(latency_s=1.0, rate_bps=1.0, tensors=(3,)).tensors == (1, 2)
+    assert Cntk(tensors=(1, 2)).with_network_info(NetworkInfo(latency_s=1.0, rate_bps=1.0), tensors=(3,)).tensors == (
+        1,
+        2,
+    )

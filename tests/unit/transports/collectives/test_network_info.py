@@ -4,8 +4,8 @@ import pytest
 
 from transports.collectives.auto import Auto
 from transports.collectives.base import COLLECTIVES
+from transports.collectives.costs import Costs
 from transports.collectives.network_info import NetworkInfo
-from transports.collectives.timing import Costs
 
 
 def test_auto_gets_to_know_all_of_it() -> None:
@@ -13,7 +13,7 @@ def test_auto_gets_to_know_all_of_it() -> None:
     known = NetworkInfo(
         latency_s=2e-3, rate_bps=1e8, queue_bytes=5e4, burst_bytes=15_000, frame_bytes=14_480, costs=costs
     )
-    auto = known.given_to(COLLECTIVES.parse("auto"))
+    auto = COLLECTIVES.parse("auto").with_network_info(known)
     assert isinstance(auto, Auto)
     assert (auto.latency_s, auto.rate_bps, auto.queue_bytes) == (2e-3, 1e8, 50_000)
     assert (auto.burst_bytes, auto.frame_bytes) == (15_000, 14_480)
@@ -22,5 +22,5 @@ def test_auto_gets_to_know_all_of_it() -> None:
 
 
 def test_tensors_come_to_whoever_merges_them() -> None:
-    auto = NetworkInfo(latency_s=1.0, rate_bps=1.0).given_to(COLLECTIVES.parse("cntk"), tensors=(3, 5))
-    assert COLLECTIVES.dump(auto)["tensors"] == [3, 5]
+    cntk = COLLECTIVES.parse("cntk").with_network_info(NetworkInfo(latency_s=1.0, rate_bps=1.0), tensors=(3, 5))
+    assert COLLECTIVES.dump(cntk)["tensors"] == [3, 5]

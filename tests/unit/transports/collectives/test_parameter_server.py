@@ -3,6 +3,7 @@
 import pytest
 
 from transports.collectives.cost import sent_bytes
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.parameter_server import ParameterServer
 from transports.collectives.timing import alpha_beta_time_s
 from transports.errors import OptionError
@@ -46,8 +47,14 @@ def test_a_pipelined_worker_waits_for_answers_so_that_none_runs_ahead_of_the_oth
 
 
 def test_on_long_links_more_is_under_way() -> None:
-    assert ParameterServer(pipelined=True).with_network_info(latency_s=1e-3, rate_bps=1e8).credit_bytes == 512 * 1024
-    assert ParameterServer(pipelined=True).with_network_info(latency_s=10e-3, rate_bps=1e9).credit_bytes == 5_000_000
+    assert (
+        ParameterServer(pipelined=True).with_network_info(NetworkInfo(latency_s=1e-3, rate_bps=1e8)).credit_bytes
+        == 512 * 1024
+    )
+    assert (
+        ParameterServer(pipelined=True).with_network_info(NetworkInfo(latency_s=10e-3, rate_bps=1e9)).credit_bytes
+        == 5_000_000
+    )
 
 
 def test_co_located_servers_send_as_little_as_a_ring() -> None:

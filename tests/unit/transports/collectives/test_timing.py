@@ -6,7 +6,8 @@ from math import inf
 import pytest
 
 from transports.collectives.base import COLLECTIVES, World
-from transports.collectives.timing import FREE, IDLE_S, Costs, Links, exchange_s, exchange_times_s
+from transports.collectives.costs import FREE, Costs
+from transports.collectives.timing import IDLE_S, Links, exchange_s, exchange_times_s
 
 SHAPED = Links(
     s_per_byte=(1e-6,) * 4,

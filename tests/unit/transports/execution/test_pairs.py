@@ -136,14 +136,19 @@ def test_closing_ends_what_waits_at_once(channel: str) -> None:
     assert run_communicators(body, 2, channel=channel, timeout_s=60)[0] < 10
 
 
+@pytest.mark.parametrize("num_under_way", [0, 1 << 24])
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
-def test_a_peer_that_leaves_fails_what_waits_for_it_and_nothing_else(channel: str) -> None:
+def test_a_peer_that_leaves_fails_what_waits_for_it_and_nothing_else(channel: str, num_under_way: int) -> None:
     both_saw_it = threading.Barrier(2)
 
     def body(communicator: Communicator) -> list[float]:
         rank, values = communicator.rank, torch.full((4,), 1.0 + communicator.rank)
-        communicator.receive(torch.empty(4), (rank + 1) % 3)  # opens all pairs
+        opening = communicator.receive(torch.empty(4), (rank + 1) % 3)  # opens all pairs
         communicator.send(values, (rank - 1) % 3).wait(20)
+        opening.wait(20)
+        if num_under_way and rank != 1:  # the one that leaves is in the middle of a receive, and says no goodbye there
+            start: Callable[..., Any] = communicator.send if rank == 0 else communicator.receive
+            start(torch.empty(num_under_way), 2 - rank, 9)
         communicator.barrier().wait(20)
         if rank == 2:
             communicator.close()

@@ -11,7 +11,7 @@ from testbed.plan.plan import make_plan
 from testbed.report.terminal.prediction import exchanges_json, prediction_json, render_exchanges, render_prediction
 from testbed.theory.predict import predict_exchanges, predict_iteration
 from testbed.theory.reach import Expected, Reach
-from transports.collectives.timing import DEFAULT_COSTS
+from transports.collectives.costs import DEFAULT_COSTS
 
 PACED = {"kind": "training", "pace": {"forward": "40ms", "backward": "80ms", "update": "30ms"}}
 REACH = Reach(num_workers=(2, 8), size_bytes=(1000, 10**8), delay_s=(0.0, 0.02), rate_bps=(1e7, 1e9), channels=("tcp",))
