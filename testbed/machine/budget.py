@@ -207,6 +207,16 @@ def requested_bps(plan: Plan) -> float:
     return sum(direction.rate_bps for direction in shaped if direction.sender.node in ends)
 
 
+def handed_over_bps(plan: Plan) -> float:
+    """What workers hand over while they compute backward, all together, in virtual bit/s: hosts copy each byte of a
+    gradient meanwhile, however slow the links are. 0 where no table says how long backward lasts."""
+    experiment = plan.experiment
+    table = experiment.workload.timed_layers()
+    if table is None or table.backward_s <= 0 or experiment.workers < 2:
+        return 0.0
+    return 8 * experiment.workers * table.size_bytes / table.backward_s
+
+
 def refuse_excess(plan: Plan, budget: Budget | None) -> None:
     """Raise MissingRequirementError for a direction whose rate this machine cannot carry even alone."""
     if budget is None:
@@ -246,10 +256,10 @@ def _dilated(plan: Plan) -> str:
     return "" if plan.clock.dilation == 1 else f" at dilation {plan.clock.dilation:g}"
 
 
-def least_dilation(requested: float, fastest_bps: float, carries_bps: float) -> int:
-    """The smallest whole number of times that time must run slower, so that links of `requested` bit/s in total at
-    once, and the fastest of them alone, take at most DILATED_SHARE of what the machine carries."""
-    return max(1, math.ceil(max(requested, fastest_bps) / (DILATED_SHARE * carries_bps)))
+def least_dilation(requested: float, carries_bps: float) -> int:
+    """The smallest whole number of times that time must run slower, so that what is `requested`, in bit/s, takes at
+    most DILATED_SHARE of what the machine carries."""
+    return max(1, math.ceil(requested / (DILATED_SHARE * carries_bps)))
 
 
 def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callable[[float], Plan]) -> tuple[float, str]:
@@ -267,22 +277,23 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
     plan = _planned(planned_at)
     requested = requested_bps(plan)
     fastest_bps = max(each.spec.rate_bps for each in plan.all_configured if not each.spec.unshaped)
-    dilation = least_dilation(requested, fastest_bps, carries_bps)
+    demands = {
+        f"up to {requested / 1e9:.4g} Gbit/s at once": requested,
+        f"a link of {format_rate(fastest_bps)}": fastest_bps,
+        f"workers hand over {(handed := handed_over_bps(plan)) / 1e9:.4g} Gbit/s of gradients": handed,
+    }
+    what, most_bps = max(demands.items(), key=lambda demand: demand[1])
+    dilation = least_dilation(most_bps, carries_bps)
     known = f"this machine carries {carries_bps / 1e9:.3g} Gbit/s (measured {budget.measured_at})"
     if dilation > MAX_DILATION:
         raise MissingRequirementError(
-            f"dilation: up to {requested / 1e9:.4g} Gbit/s at once would need time to run {dilation} times slower, and "
-            f"more than {MAX_DILATION:g} times it cannot; {known}"
+            f"dilation: {what} would need time to run {dilation} times slower, and more than {MAX_DILATION:g} times it "
+            f"cannot; {known}"
         )
-    what = (
-        f"up to {requested / 1e9:.4g} Gbit/s at once"
-        if requested >= fastest_bps
-        else f"a link of {format_rate(fastest_bps)}"
-    )
     if dilation == 1:
         return 1.0, f"time is not dilated: {what}, and {known}"
     share = f"{100 * DILATED_SHARE:.0f} %"
-    return float(dilation), f"time runs {dilation} times slower: {what}, and links take {share} of it where {known}"
+    return float(dilation), f"time runs {dilation} times slower: {what}, which may take {share} of it where {known}"
 
 
 def _planned(planned_at: Callable[[float], Plan]) -> Plan:

@@ -14,6 +14,7 @@ from testbed.machine.budget import (
     Lateness,
     chosen_dilation,
     comparison,
+    handed_over_bps,
     keep,
     known_budget,
     refuse_excess,
@@ -73,7 +74,7 @@ def test_a_rate_beyond_the_whole_budget_is_refused_with_the_fix() -> None:
 
 
 def at(dilation: float, **keys: Any) -> Plan:
-    return plan(workload="synthetic", dilation=dilation, **keys)
+    return plan(**{"workload": "synthetic", "dilation": dilation, **keys})
 
 
 def test_slower_time_makes_the_budget_larger() -> None:
@@ -106,6 +107,16 @@ def test_auto_is_the_smallest_with_which_links_take_their_share_of_the_budget(
     assert ("not dilated" in reason) == (dilation == 1)
     assert dilation == 1 or f"time runs {dilation} times slower" in reason
     assert requested_bps(planned_at(found)) <= 0.5 * found * BUDGET.carries_bps(planned_at(1).experiment.packet_bytes)
+
+
+def test_auto_knows_that_hosts_copy_gradients_however_slow_the_links_are() -> None:
+    slow = {"link": {"rate": "1gbit"}, "workload": {"kind": "replay", "trace": "resnet50"}}
+    found, reason = chosen_dilation(BUDGET, 65536, lambda factor: at(factor, **slow))
+    handed = handed_over_bps(at(1, **slow))
+    assert handed == pytest.approx(8 * 4 * 102_228_128 / 65e-3, rel=0.05)  # as long as a V100 takes for backward
+    assert handed / (0.35 * 18e9) <= found < handed / (0.35 * 18e9) + 1
+    assert f"workers hand over {handed / 1e9:.4g} Gbit/s of gradients" in reason
+    assert handed_over_bps(at(1, workload={"kind": "training"})) == 0
 
 
 def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> None:
