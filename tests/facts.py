@@ -5,6 +5,8 @@ from typing import Any
 
 import polars as pl
 
+from testbed.calibration.cache import machine_digest
+from testbed.machine.budget import Budget, Lateness
 from testbed.plan.prediction import Prediction
 from testbed.record.frames import LINK_SCHEMA
 from testbed.record.summary import DelayLine
@@ -94,3 +96,15 @@ def samples(*points: tuple[float, int], rate_bps: float = 0.0) -> pl.DataFrame:
         for at_s, counted in points
     ]
     return pl.DataFrame(rows, schema=LINK_SCHEMA)
+
+
+BUDGET = Budget(
+    measured_at="2026-01-01T00:00:00+00:00",
+    machine=machine_digest(),
+    superframe_bps=18e9,
+    mtu_bps=6e9,
+    delays={"nfqueue": Lateness(mean_s=40e-6, p99_s=90e-6)},
+    timer=Lateness(mean_s=7e-6, p99_s=24e-6),
+    busy_share=0.01,
+)
+"""Of this machine, as if `testbed doctor` had measured it."""

@@ -28,7 +28,7 @@ def test_every_key_of_a_spec_has_its_section_with_what_is_allowed(site: ModuleTy
     assert list(sections) == list(schema["properties"])
     assert "One alone has nobody to exchange gradients with" in sections["workers"]
     assert "Integer, at least 1, at most 64, default `4`." in sections["workers"]
-    assert "| `rate` | such as `100mbit` | `100000000.0` | Line rate, 1mbit to 100gbit. (bits per second) |" in page
+    assert "| `rate` | such as `100mbit` | `100000000.0` | Line rate, 1mbit to 800gbit. (bits per second) |" in page
     assert "**parameter_server**" in sections["collective"]
     assert "| `servers` | integer, at least 1, at most 64 | `1` |" in sections["collective"]
 

@@ -1,14 +1,19 @@
 """advise, predict, simulate: what models say of a training, without running it."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.console import Console
 
-from testbed.commands.options import EPILOG, Json, Set, Spec, emit
+from testbed.calibration.cache import Mode
+from testbed.commands.options import EPILOG, Json, Output, Set, Spec, emit
 from testbed.commands.traces import BatchSize, Trace, load_table
-from testbed.errors import SpecError
+from testbed.errors import CalibrationError, SpecError
 from transports.bench.terminal import standard_output
+
+if TYPE_CHECKING:
+    from testbed.theory.advise import Advice, Verification
 
 commands: Final = typer.Typer()
 _MTU: Final = 1500
@@ -64,17 +69,31 @@ def advise(
             metavar="FILE.html",
         ),
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Emulate what is recommended, or today's setting where that is enough, and say how far off the advice "
+            "is. Needs root, and `testbed doctor` once; as many workers as --workers says.",
+        ),
+    ] = False,
+    output: Output = Path("results"),
     as_json: Json = False,
 ) -> None:
     """Is this link enough for that model on so many workers, and if not, what is the least to change?
 
     Faster links, compression, another fusion, a better transport, a switch that aggregates, larger batches or fewer
     synchronisations, each by itself and each with its price. All numbers are predicted, by the model of "Is Network the
-    Bottleneck of Distributed Training?" (Zhang et al. 2020); `testbed run` measures.
+    Bottleneck of Distributed Training?" (Zhang et al. 2020); `--verify` measures the recommended one, in time that runs
+    slower. Exit code 1 with `--verify`: what is recommended misses the target.
 
-    Example: testbed advise resnet50 --workers 32 --link 25gbit --target 0.9
+    Examples:
+
+    \b
+      testbed advise resnet50 --workers 32 --link 25gbit --target 0.9
+      testbed advise resnet50 --workers 4 --link 10gbit --target 0.9 --verify
     """
-    from testbed.report.terminal.advice import advice_json, render_advice
+    from testbed.report.terminal.advice import advice_json, render_advice, render_verification
     from testbed.theory.advise import Setting
     from testbed.theory.advise import advise as find
     from transports.channels.base import CHANNELS
@@ -100,10 +119,41 @@ def advise(
         from testbed.report.advice import write_advice
 
         write_advice(found, loaded.name, page)
-    if as_json:
-        emit(advice_json(found, loaded.name))
-    else:
+    if not as_json:
         render_advice(found, loaded.name, standard_output())
+    verified = _verified(found, loaded.name, max_efficiency=most, output=output, quiet=as_json) if verify else None
+    if as_json:
+        emit(advice_json(found, loaded.name, verified))
+    elif verified is not None:
+        render_verification(verified, standard_output())
+    if verified is not None and verified.outcome in ("invalid", "failed"):
+        raise typer.Exit(CalibrationError.exit_code)
+    if verified is not None and not verified.reached:
+        raise typer.Exit(1)
+
+
+def _verified(found: "Advice", trace: str, *, max_efficiency: float, output: Path, quiet: bool) -> "Verification":
+    """What became of the advice in emulation. Raises SpecError where nothing is recommended."""
+    from testbed.commands.running import runner
+    from testbed.experiment.experiment import validate
+    from testbed.theory.advise import Verification
+    from testbed.theory.emulation import emulated
+
+    if found.chosen is None:
+        raise SpecError("--verify: no single change is enough, so there is none to emulate; ask for a lower target")
+    errors = Console(stderr=True, quiet=quiet)
+    run_one = runner(errors, output=output, calibration_mode=Mode.CLASS)
+    summary = run_one(validate(emulated(found.chosen, trace, max_efficiency=max_efficiency)))
+    return Verification(
+        predicted=found.chosen.scaling_factor,
+        target=found.target,
+        measured=summary.scaling_factor,
+        missing=summary.scaling_factor_missing,
+        outcome=summary.outcome,
+        reasons=tuple(summary.reasons),
+        dilation=summary.dilation,
+        record=summary.record,
+    )
 
 
 @commands.command(epilog=EPILOG, short_help="Predict a spec's iteration, by every model there is.")

@@ -130,7 +130,9 @@ class TracedChange(BaseModel):
                     "the slowest a link can be; set `floor: 1mbit`, or a longer `window`"
                 )
             if value > MAX_RATE_BPS:
-                raise ValueError(f"{self.trace}: {value:.4g} bit/s at {at_s:g} s; allowed: at most 100gbit")
+                raise ValueError(
+                    f"{self.trace}: {value:.4g} bit/s at {at_s:g} s; allowed: at most {format_rate(MAX_RATE_BPS)}"
+                )
             return max(value, least_bps)
         most = 1.0
         if not 0 <= value <= most or (self.field == "loss" and value == most):

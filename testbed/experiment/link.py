@@ -45,8 +45,8 @@ LATE_S: Final = 20e-3
 """So long a busy machine may keep a delay line waiting: packets then are late, which is measured, not lost."""
 MIN_RATE_BPS: Final = 1e6
 """Below, one super-frame takes half a second."""
-MAX_RATE_BPS: Final = 100e9
-"""Above, no machine carries it."""
+MAX_RATE_BPS: Final = 800e9
+"""The fastest Ethernet that is sold; no machine carries it but in slower time."""
 UNSHAPED_BPS: Final = 1e12
 """What the shaper of a link without a rate is set to: nothing reaches it, and it counts every header all the same."""
 MAX_QUEUE_BYTES: Final = 1_000_000_000
@@ -166,7 +166,7 @@ class LinkSettings(_Strict):
     """What can be configured of a link, and changed while it carries traffic."""
 
     rate_bps: Rate = Field(100e6, alias="rate", ge=MIN_RATE_BPS, le=MAX_RATE_BPS)
-    """Line rate, 1mbit to 100gbit."""
+    """Line rate, 1mbit to 800gbit."""
     delay_s: Time = Field(0.0, alias="delay", ge=0, le=1.0)
     """One-way propagation delay, 0 to 1 s."""
     jitter: Annotated[Jitter, BeforeValidator(_parse_jitter)] = Field(default_factory=Jitter)

@@ -99,6 +99,13 @@ class Advice:
         return next((change for change in self.changes if change.sufficient), None)
 
     @property
+    def chosen(self) -> Setting | None:
+        """What to have: the recommended change, or today's setting where that is enough; None where nothing is."""
+        if self.sufficient:
+            return self.today
+        return None if self.recommended is None else self.recommended.setting
+
+    @property
     def best(self) -> Change | None:
         """What brings most, sufficient or not."""
         return max(self.changes, key=lambda change: change.setting.scaling_factor, default=None)
@@ -111,6 +118,34 @@ class Advice:
             lambda factor: replace(slowest, rate_bps=slowest.rate_bps * factor).scaling_factor, self.target
         )
         return None if factor is None else slowest.rate_bps * factor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What became of an advice in emulation."""
+
+    predicted: float
+    """The scaling factor that was promised."""
+    target: float
+    measured: float | None
+    """The scaling factor of the emulation, in dilated time; None: `missing` says why."""
+    missing: str | None
+    outcome: str
+    """Of the run: `valid`, `degraded`, `invalid` or `failed`."""
+    reasons: tuple[str, ...]
+    dilation: float
+    record: str | None
+    """Its directory."""
+
+    @property
+    def error(self) -> float | None:
+        """How much better the advice was than what came of it, in scaling factors."""
+        return None if self.measured is None else self.predicted - self.measured
+
+    @property
+    def reached(self) -> bool:
+        """Whether the emulation meets the target."""
+        return self.measured is not None and self.measured >= self.target
 
 
 _SLOWEST_BPS: Final = 1e7

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.machine.budget import keep
+from tests.facts import BUDGET
 from tests.here import invoke
 
 QUICKSTART = "experiments/quickstart.yaml"
@@ -182,3 +184,32 @@ def test_schema_describes_every_key() -> None:
     schema = json.loads(invoke("schema").stdout)
     assert {"name", "workers", "link", "collective", "channel", "workload"} <= set(schema["properties"])
     assert schema["required"] == ["name"]
+
+
+LAYERS = """Id Name Forward Backward Comm Size
+0 front 20000 40000 0 500000
+1 back 20000 40000 0 500000
+"""
+
+
+@pytest.mark.privileged
+def test_advice_is_verified_by_an_emulation_of_what_it_recommends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keep(BUDGET)
+    trace = tmp_path / "mine.layers"
+    trace.write_text(LAYERS)
+    words = ["advise", trace, "--workers", 2, "--link", "50mbit", "--target", 0.8, "--output", tmp_path / "results"]
+    done = invoke(*words, "--verify", "--json")
+    advice = json.loads(done.stdout)
+    verified = advice["verified"]
+    assert advice["recommended"] == "links"
+    (recommended,) = (each for each in advice["changes"] if each["change"] == "links")
+    assert verified["predicted"] == recommended["scaling_factor"]
+    record = Path(verified["record"])
+    assert json.loads((record / "summary.json").read_text())["scaling_factor"] == verified["measured"]
+    assert json.loads((record / "plan.json").read_text())["spec"]["link"]["rate"] == recommended["rate_bps"]
+    if verified["outcome"] in ("valid", "degraded"):
+        assert abs(verified["error"]) < 0.05
+        assert done.returncode == 0

@@ -1,5 +1,6 @@
 """Advice and traces as a person reads them."""
 
+from dataclasses import asdict
 from math import isinf
 from typing import Any, Final
 
@@ -7,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.record.number_text import digits, percent_text, rate_text, size_text, time_text
-from testbed.theory.advise import Advice, Change, Setting
+from testbed.theory.advise import Advice, Change, Setting, Verification
 from testbed.traces.table import LayerTable
 
 REACH: Final = (
@@ -93,8 +94,28 @@ def render_advice(advice: Advice, trace: str, console: Console) -> None:
     console.print(f"\n{REACH}", style="dim", highlight=False)
 
 
-def advice_json(advice: Advice, trace: str) -> dict[str, Any]:
-    """The advice as plain data, for scripts. Every number is predicted."""
+def render_verification(verified: Verification, console: Console) -> None:
+    """What was emulated, beside what was promised."""
+    if verified.measured is None or (error := verified.error) is None:
+        console.print(f"Not verified: {verified.missing or 'the run has no scaling factor'}", highlight=False)
+    else:
+        points = f"{abs(100 * error):.1f} points {'less' if error > 0 else 'more'} than predicted"
+        met = "meets" if verified.reached else "misses"
+        slower = f", time {verified.dilation:g} times slower" if verified.dilation > 1 else ""
+        console.print(
+            f"Measured in emulation ({verified.outcome}{slower}): {percent_text(verified.measured)}, {points}; "
+            f"{met} {percent_text(verified.target)}.",
+            style="bold",
+            highlight=False,
+        )
+    for reason in verified.reasons:
+        console.print(f"  {reason}", style="dim", highlight=False)
+    if verified.record is not None:
+        console.print(f"  record: {verified.record}", style="dim", highlight=False)
+
+
+def advice_json(advice: Advice, trace: str, verified: Verification | None = None) -> dict[str, Any]:
+    """The advice as plain data, for scripts. Every number is predicted but those of `verified`."""
     recommended = advice.recommended
     return {
         "kind": "predicted",
@@ -113,6 +134,9 @@ def advice_json(advice: Advice, trace: str) -> dict[str, Any]:
             }
             for change in advice.changes
         ],
+        "verified": None
+        if verified is None
+        else {**asdict(verified), "error": verified.error, "reached": verified.reached},
     }
 
 

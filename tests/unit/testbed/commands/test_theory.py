@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from testbed.calibration.cache import machine_digest
 from testbed.cli import app
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import load
-from testbed.machine.budget import Budget, Lateness, keep
+from testbed.machine.budget import keep
 from testbed.machine.doctor import plan_in_theory
+from tests.facts import BUDGET
 
 
 def run(*arguments: str) -> Result:
@@ -38,18 +38,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_automatic_dilation_is_predicted_as_it_is_run(spec: Path) -> None:
-    lateness = Lateness(mean_s=1e-6, p99_s=1e-6)
-    keep(
-        Budget(
-            measured_at="2026-01-01T00:00:00+00:00",
-            machine=machine_digest(),
-            superframe_bps=18e9,
-            mtu_bps=6e9,
-            delays={},
-            timer=lateness,
-            busy_share=0.0,
-        )
-    )
+    keep(BUDGET)
     automatic = json.loads(run("predict", str(spec), "--json").stdout)
     chosen = plan_in_theory(load(spec, [])).clock.dilation
     assert chosen > 1

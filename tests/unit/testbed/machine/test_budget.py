@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from testbed.calibration.cache import machine_digest
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import validate
 from testbed.machine.budget import (
-    Budget,
-    Lateness,
     chosen_dilation,
     comparison,
     handed_over_bps,
@@ -22,16 +19,7 @@ from testbed.machine.budget import (
     ring_flows,
 )
 from testbed.plan.plan import Plan, make_plan
-
-BUDGET = Budget(
-    measured_at="2026-01-01T00:00:00+00:00",
-    machine=machine_digest(),
-    superframe_bps=18e9,
-    mtu_bps=6e9,
-    delays={"nfqueue": Lateness(mean_s=40e-6, p99_s=90e-6)},
-    timer=Lateness(mean_s=7e-6, p99_s=24e-6),
-    busy_share=0.01,
-)
+from tests.facts import BUDGET
 
 
 def plan(**keys: Any) -> Plan:

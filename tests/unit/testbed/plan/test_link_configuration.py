@@ -71,7 +71,7 @@ def test_short_queues_are_for_single_packets() -> None:
         ({"links": {"w1->s1": {"reorder": "1%"}}}, "links.w1->s1.reorder: w1 -> s1: reorder needs a delay"),
         (
             {"topology": {"kind": "dumbbell", "bottleneck": 0.001}},
-            "topology: the link s0-s1 would have 100kbit, its share of link.rate; allowed: 1mbit to 100gbit",
+            "topology: the link s0-s1 would have 100kbit, its share of link.rate; allowed: 1mbit to 800gbit",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from testbed.report.terminal.advice import (
@@ -14,8 +15,9 @@ from testbed.report.terminal.advice import (
     price,
     render_advice,
     render_trace,
+    render_verification,
 )
-from testbed.theory.advise import Setting, advise
+from testbed.theory.advise import Setting, Verification, advise
 from testbed.theory.buckets import ByTime
 from testbed.traces.derived import derived_table
 from testbed.traces.table import Layer, LayerTable
@@ -74,6 +76,35 @@ def test_json_is_marked_as_predicted_and_has_every_change() -> None:
     assert reported["recommended"] == "links"
     assert [each["change"] for each in reported["changes"]] == [change.name for change in advice.changes]
     assert reported["today"]["scaling_factor"] == TODAY.scaling_factor
+
+
+VERIFIED = Verification(
+    predicted=0.95,
+    target=0.9,
+    measured=0.93,
+    missing=None,
+    outcome="valid",
+    reasons=(),
+    dilation=20.0,
+    record="results/advice-1",
+)
+
+
+def test_a_verification_says_how_far_off_the_advice_was() -> None:
+    text = printed(render_verification, VERIFIED)
+    assert "Measured in emulation (valid, time 20 times slower): 93.0 %, 2.0 points less than predicted; meets 90" in text
+    assert "results/advice-1" in text
+    missed = printed(render_verification, replace(VERIFIED, measured=0.89, outcome="degraded", reasons=("steal",)))
+    assert "6.0 points less than predicted; misses 90" in missed
+    assert "  steal" in missed
+    assert "1.0 points more" in printed(render_verification, replace(VERIFIED, measured=0.96))
+
+
+def test_a_verification_without_a_number_says_why() -> None:
+    text = printed(render_verification, replace(VERIFIED, measured=None, missing="computing was late"))
+    assert "Not verified: computing was late" in text
+    verified = advice_json(advise(TODAY, 0.9, max_efficiency=0.956), "resnet50", VERIFIED)["verified"]
+    assert (verified["reached"], verified["error"]) == (True, pytest.approx(0.02))
 
 
 def test_a_trace_shows_the_largest_layers_in_their_order_and_what_was_recorded() -> None:

@@ -1,0 +1,67 @@
+"""Advice as a spec: what the run does is what the what-if was asked about."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from testbed.errors import SpecError
+from testbed.experiment.experiment import Experiment, validate
+from testbed.plan.plan import make_plan
+from testbed.theory.advise import Setting, advise
+from testbed.theory.buckets import ByTime
+from testbed.theory.emulation import MAX_INTERVAL, emulated
+from testbed.traces.derived import derived_table
+
+MOST = 0.956
+TODAY = Setting(table=derived_table("resnet50", batch_size=32), num_workers=4, rate_bps=10e9, efficiency=MOST)
+
+
+def spec(**changes: Any) -> Experiment:
+    return validate(emulated(replace(TODAY, **changes), "resnet50", max_efficiency=MOST))
+
+
+def test_the_spec_computes_and_exchanges_what_the_setting_does() -> None:
+    made = spec(latency_s=40e-6)
+    table = made.workload.timed_layers()
+    assert table is not None
+    assert table.compute_s == pytest.approx(TODAY.table.compute_s, rel=1e-6)
+    assert (table.size_bytes, made.workers) == (TODAY.table.size_bytes, 4)
+    assert (made.link.rate_bps, made.link.delay_s, made.dilation) == (10e9, 20e-6, "auto")
+    plan = make_plan(made, chosen_dilation=(10.0, "as a machine has chosen"))
+    assert plan.prediction.gradient_bytes == TODAY.table.size_bytes
+
+
+def test_each_change_is_in_the_spec() -> None:
+    assert spec(aggregated=True).collective.kind == "in_network"
+    assert spec(efficiency=MOST / 2).link.rate_bps == pytest.approx(5e9)
+    larger = spec(batch_factor=3.0).workload.timed_layers()
+    assert larger is not None
+    assert larger.compute_s == pytest.approx(3 * TODAY.table.compute_s, rel=1e-6)
+    plan = make_plan(spec(compression_ratio=4.0), chosen_dilation=(10.0, "as a machine has chosen"))
+    assert plan.prediction.payload_bytes == pytest.approx(plan.prediction.gradient_bytes / 4, rel=1e-3)
+    averaged = spec(interval=5)
+    assert (averaged.synchronisation.interval, averaged.workload.num_iterations()) == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("cycle_s", "kind"), [(0.0, "layers"), (5e-3, "time"), (inf, "size")], ids=["each", "cycles", "buffers"]
+)
+def test_the_fusion_is_that_of_the_setting(cycle_s: float, kind: str) -> None:
+    assert spec(fusion=ByTime(cycle_s=cycle_s)).fusion.kind == kind
+
+
+@pytest.mark.parametrize("target", [0.6, 0.8, 0.9])
+@pytest.mark.parametrize("trace", ["resnet50", "vgg16", "alexnet"])
+def test_whatever_is_recommended_can_be_emulated(trace: str, target: float) -> None:
+    today = replace(TODAY, table=derived_table(trace, batch_size=32))  # type: ignore[arg-type]  # a network's name
+    chosen = advise(today, target, max_efficiency=MOST).chosen
+    assert chosen is not None
+    made = validate(emulated(chosen, trace, max_efficiency=MOST))
+    assert made.undilatable() == []
+
+
+def test_what_would_take_too_long_is_refused() -> None:
+    with pytest.raises(SpecError, match="--verify: averaging every 33 iterations would take 66"):
+        spec(interval=MAX_INTERVAL + 1)
