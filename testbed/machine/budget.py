@@ -10,7 +10,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -274,7 +274,7 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
             "an idle machine (it takes some seconds), or say the factor: --set dilation=50"
         )
     carries_bps = budget.carries_bps(packet_bytes)
-    plan = _planned(planned_at)
+    _, plan = _planned(planned_at, _TRIED)
     requested = requested_bps(plan)
     fastest_bps = max(each.spec.rate_bps for each in plan.all_configured if not each.spec.unshaped)
     demands = {
@@ -290,19 +290,42 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
             f"dilation: {what} would need time to run {dilation} times slower, and more than {MAX_DILATION:g} times it "
             f"cannot; {known}"
         )
+    possible = _least_possible(dilation, planned_at)
+    if possible > dilation:
+        return float(possible), (
+            f"time runs {possible} times slower: what makes delays here cannot honour those of the spec in less "
+            f"({dilation} would do for {what})"
+        )
     if dilation == 1:
         return 1.0, f"time is not dilated: {what}, and {known}"
     share = f"{100 * DILATED_SHARE:.0f} %"
     return float(dilation), f"time runs {dilation} times slower: {what}, which may take {share} of it where {known}"
 
 
-def _planned(planned_at: Callable[[float], Plan]) -> Plan:
-    """At the least dilation of some at which it can be: what links must carry depends on none, and whether their
-    backends can do it does."""
-    failure: SpecError | None = None
-    for dilation in _TRIED:
+def _least_possible(dilation: int, planned_at: Callable[[float], Plan]) -> int:
+    """The smallest whole number, from there on, at which the spec can be planned: a delay that is too short for its
+    backend is longer in slower time."""
+    tried = [dilation, *(int(each) for each in _TRIED if each > dilation)]
+    possible, _ = _planned(planned_at, tried)
+    too_small = max((each for each in tried if each < possible), default=possible)
+    while possible - too_small > 1:
+        between = (int(possible) + int(too_small)) // 2
         try:
-            return planned_at(dilation)
+            planned_at(between)
+        except SpecError:
+            too_small = between
+        else:
+            possible = between
+    return int(possible)
+
+
+def _planned(planned_at: Callable[[float], Plan], dilations: Sequence[float]) -> tuple[float, Plan]:
+    """The first of these, in ascending order, at which it can be planned, and the plan: what links must carry depends
+    on none, and whether their backends can do it does."""
+    failure: SpecError | None = None
+    for dilation in dilations:
+        try:
+            return dilation, planned_at(dilation)
         except SpecError as error:
             failure = failure or error
     assert failure is not None

@@ -117,6 +117,18 @@ def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> 
     assert planned_at(found).delay_backend == "nfqueue"
 
 
+def test_auto_waits_for_delays_to_be_long_enough_for_their_backend() -> None:
+    def planned_at(factor: float) -> Plan:
+        return at(factor, link={"rate": "1gbit", "delay": "5us", "backend": "nfqueue"})
+
+    found, reason = chosen_dilation(BUDGET, 65536, planned_at)
+    assert found == 40  # 5 us become 200
+    assert planned_at(found).delay_backend == "nfqueue"
+    assert (
+        "time runs 40 times slower: what makes delays here cannot honour those of the spec in less (1 would" in reason
+    )
+
+
 def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
     with pytest.raises(MissingRequirementError, match=r"^dilation: auto .*run `sudo testbed doctor`"):
         chosen_dilation(None, 1500, at)

@@ -92,7 +92,9 @@ VERIFIED = Verification(
 
 def test_a_verification_says_how_far_off_the_advice_was() -> None:
     text = printed(render_verification, VERIFIED)
-    assert "Measured in emulation (valid, time 20 times slower): 93.0 %, 2.0 points less than predicted; meets 90" in text
+    assert (
+        "Measured in emulation (valid, time 20 times slower): 93.0 %, 2.0 points less than predicted; meets 90" in text
+    )
     assert "results/advice-1" in text
     missed = printed(render_verification, replace(VERIFIED, measured=0.89, outcome="degraded", reasons=("steal",)))
     assert "6.0 points less than predicted; misses 90" in missed
