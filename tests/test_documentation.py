@@ -104,3 +104,9 @@ def test_a_decision_says_where_it_stands(decision: Path) -> None:
 
 def test_decisions_are_numbered_without_gaps() -> None:
     assert [int(path.name[:4]) for path in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+def test_the_changelog_names_decisions_that_are_there() -> None:
+    named = set(re.findall(r"docs/decisions/([0-9]{4})", (ROOT / "CHANGELOG.md").read_text()))
+    assert named
+    assert named <= {path.name[:4] for path in DECISIONS}

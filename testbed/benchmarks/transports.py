@@ -258,14 +258,13 @@ def mptcp_rows() -> Iterator[Row]:
     the switches' hash puts some on each, against TCP, which has one; and against what both paths can carry. The hosts'
     own links carry twice both: on links that they just fill, what one path drops would have taken the other's room.
     Where a connection's subflows go is chance, so the value is the median of three sets of connections."""
-    channel = {"kind": "mptcp", "subflows": 8}
     topology = {"kind": "leaf_spine", "leaves": 2, "spines": 2, "hosts_per_leaf": 1}
     links = {"s*-s*": {"rate": "100mbit"}}
     stacks = ["ring/tcp", "ring/mptcp:subflows=8"]
     measure = partial(all_reduced, stacks, {"rate": "400mbit"}, workers=2, size="25MB", repeat=5)
     times_s = []
     for _ in range(3):
-        rows, facts = measure(topology=topology, links=links, channel=channel)
+        rows, facts = measure(topology=topology, links=links)
         times_s.append([_median_s(rows[stack]) for stack in stacks])
     details: Row = facts | {"times_s": times_s}
     faster = statistics.median(one_s / two_s for one_s, two_s in times_s)

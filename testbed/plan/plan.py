@@ -423,7 +423,7 @@ def make_plan(
                 seed=experiment.seed,
                 mtu=experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in all_configured),
-                num_subflows=channel.num_subflows,
+                num_subflows=max((each.num_subflows for each in experiment.workload.channels(channel)), default=1),
                 buffer_sysctls=buffer_sysctls(all_configured, slowest_s),
             )
             for node in network.nodes

@@ -1,6 +1,6 @@
 """All-reduce and nothing else: every size on every stack, interleaved on the same links, every result checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
@@ -75,7 +75,17 @@ class AllReduce(AgentWorkload):
             ),
             *unread(experiment, standard, ("fusion",), "workload allreduce has no gradients to fuse; leave it out"),
             *(f"hosts.{name}.slowdown: workload allreduce computes nothing; leave it out" for name in slowed),
+            *self._unlike_subflows(experiment.channel),
         ]
+
+    def _unlike_subflows(self, channel: Channel) -> Iterator[str]:
+        """A host announces its ports to every connection alike."""
+        counts = sorted({each.num_subflows for each in self.channels(channel)} - {1})
+        if len(counts) > 1:
+            yield (
+                f"workload.stacks: connections of {' and of '.join(map(str, counts))} subflows cannot be told apart by "
+                "the hosts' path managers; compare them in a sweep over `workload.stacks`"
+            )
 
     def num_iterations(self) -> int:
         """Samples of each size and stack."""
