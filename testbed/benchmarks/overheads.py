@@ -72,6 +72,8 @@ def quickstart_summary(*overrides: str) -> Row:
     if not done.stdout.strip():
         raise RunFailedError(f"the quickstart with {', '.join(overrides)} failed:\n{done.stderr}")
     summary: Row = json.loads(done.stdout)
+    if summary["outcome"] not in ("valid", "degraded", "invalid"):
+        raise RunFailedError(f"the quickstart with {', '.join(overrides)} failed: {summary['reasons'][0]}")
     return summary
 
 

@@ -51,3 +51,9 @@ def test_nothing_is_said_where_the_hypervisor_took_the_time(monkeypatch: pytest.
 def test_a_quickstart_that_fails_says_why() -> None:
     with pytest.raises(RunFailedError, match="nonesuch"):
         overheads.quickstart_summary("nonesuch=1")
+
+
+@pytest.mark.privileged
+def test_a_quickstart_that_ends_early_is_no_sample_of_nothing() -> None:
+    with pytest.raises(RunFailedError, match=r"hosts\.w0\.memory=40MB failed: .*memory"):
+        overheads.quickstart_summary("workers=2", "hosts.w0.memory=40MB")
