@@ -154,6 +154,13 @@ class _Exchanges(NamedTuple):
         starts, ends = union(self.ready_s, self.done_s)
         return float(np.sum(ends - starts))
 
+    @property
+    def pending_s(self) -> float:
+        """In which a member had handed a bucket over that not all had back: what lies between exchanges included, where
+        it kept one waiting."""
+        starts, ends = union(self.first_s, self.done_s)
+        return float(np.sum(ends - starts))
+
     def least_end_s(self, bound_s: float) -> float:
         """When the last of them could have ended, had each taken no longer than its part of the bound."""
         parts_s = bound_s * self.size_bytes / max(1.0, float(np.sum(self.size_bytes)))
@@ -275,9 +282,10 @@ def _overlap_s(one: Intervals, other: Intervals) -> float:
 def _of_exposed(measured: _Measured, exchanges: Mapping[int, _Exchanges], waited: _Waited, *, bound_s: float) -> float:
     """Of exposed communication; 0 where the iterations cannot have lost enough by it to matter."""
     if measured.trails:  # what is left of the least may hide in the next forward pass, what is lost show there
-        lost_s = min(waited.total_s * measured.num_ranks, measured.exposed_s)
+        beyond_s = {index: max(0.0, each.pending_s - bound_s) for index, each in exchanges.items()}
+        lost_s = min(waited.least_s(beyond_s) * measured.num_ranks, measured.exposed_s)
     else:
-        beyond_s: dict[int, float] = {}
+        beyond_s = {}
         for index, exposed_s in measured.exposed_s_by_iteration.items():
             least_end_s = exchanges[index].least_end_s(bound_s) if index in exchanges else -math.inf
             least_s = max(0.0, least_end_s - measured.last_gradient_s[index])

@@ -52,9 +52,10 @@ def test_waiting_lengthens_communication_by_no_more_than_it_took_beyond_what_lin
         "0.05 of 6.75 s change no iteration, and are 1 % of communication"
     )
     assert share_of_sums(5.0) == 0, "as fast as links"
-    assert share_of_sums(4.8, forward_stall_s=0.1) == pytest.approx(1 / 3.1), (
-        "what is left may hide in the next forward pass"
+    assert share_of_sums(4.8, forward_stall_s=0.1) == pytest.approx(0.2 / 3.1), (
+        "what is left may hide in the next forward pass, but 4.8 of 5 s were the links'"
     )
+    assert share_of_sums(2.0, forward_stall_s=0.1) == pytest.approx(1 / 3.1), "nor more than was waited"
     assert share_of_sums(0.0, waited_s=0.06) == 0, "less than 1 % of 6.75 s"
     rows = iterations(iteration(0, 10.0), iteration(1, 10.0))
     assert lengthened_share(rows, buckets(), ranks=[], bound_s=1.0) is None
@@ -179,6 +180,10 @@ def test_of_workers_that_do_not_wait_for_each_other_all_waiting_counts_in_all_of
     assert together(("ps0", False, 10.5, 10.55), known={"in_step": False}).share == 0
 
 
-def test_where_communication_trails_into_the_next_iteration_only_waits_and_what_is_exposed_limit_it() -> None:
-    trailing = together(("w0", False, 13.0, 14.0), bound_s=2.9, forward_stall_s=0.25)
-    assert trailing.share == pytest.approx(1.0 / 3.25)
+def test_where_communication_trails_into_the_next_iteration_all_of_it_must_have_taken_longer_than_links_need() -> None:
+    def trailing(bound_s: float) -> float:
+        return together(("w0", False, 13.0, 14.0), bound_s=bound_s, forward_stall_s=0.25).share
+
+    assert trailing(2.9) == pytest.approx(1.0 / 3.25), "it was pending for 4 s"
+    assert trailing(3.5) == pytest.approx(0.5 / 3.25)
+    assert trailing(4.0) == 0
