@@ -208,7 +208,7 @@ def test_runs_see_a_login_s_environment_and_priority(machines: Machines) -> None
     for path in machines.gates.glob("life-*"):
         about = json.loads(path.read_text())
         assert [key for key in about["environment"] if key.startswith(("RAY", "PYTHON", "OMP", "TESTBED"))] == []
-        assert (about["nice"], about["oom_score_adj"]) == (os.nice(0), 0)
+        assert (about["nice"], about["oom_score_adj"]) == (0, 0)
     again = machines.sweep()
     assert again.wait(60) == 0
     assert "6 runs with a result reused" in machines.said()
