@@ -296,13 +296,15 @@ def test_real_runs_on_two_machines_interrupted_and_gone_on_with(machines: Machin
             assert (Path(run["record"]) / "iterations.parquet").is_file()
 
 
-def test_no_cluster_is_said_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("address", "why"), [("127.0.0.1:9", "refused"), ("ray://127.0.0.1:10001", "Ray's client")])
+def test_no_cluster_is_said_with_what_to_do(tmp_path: Path, address: str, why: str) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(REAL)
     argv = [sys.executable, "-m", "testbed", "sweep", str(spec), "--output", str(tmp_path), "--engine"]
     done = subprocess.run(
-        [*argv, "{kind: ray, address: '127.0.0.1:9'}"], capture_output=True, text=True, timeout=120, check=False
+        [*argv, f"{{kind: ray, address: '{address}'}}"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 3
     assert "no Ray cluster to connect to" in done.stderr
+    assert why in done.stderr
     assert "ray start --head --resources" in done.stderr

@@ -10,6 +10,7 @@ import os
 import queue
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,7 @@ NAMESPACE: Final = "testbed"
 FIX: Final = "pip install 'ina-testbed[ray]'"
 _START_TIMEOUT_S: Final = 120.0
 """For an actor's process, which imports this package, and for what it examines before it first answers."""
+_CONNECT_TIMEOUT_S: Final = 10.0
 _RETURN_S: Final = 120.0
 """Where no machine is left, for one that may return."""
 _INCOMING: Final = "incoming"
@@ -60,9 +62,11 @@ def connected(address: str | None) -> Iterator[Any]:
     except ImportError as error:
         raise MissingRequirementError(f"the engine ray needs the package ray: {FIX}") from error
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
+        _require_listener(address)
         ray.init(
-            address=address or os.environ.get("RAY_ADDRESS") or "auto",
+            address=address,
             namespace=NAMESPACE,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -81,6 +85,15 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Where an address names a port: Ray itself tries for minutes. Raises OSError, ValueError."""
+    if "://" in address:
+        raise ValueError(f"{address} is for Ray's client; start the sweep on a machine of the cluster")
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
 
 
 class _LostError(Exception):
