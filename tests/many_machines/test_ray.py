@@ -268,7 +268,7 @@ def test_a_machine_that_is_not_like_this_one_is_left_out_and_said(machines: Mach
     document = machines.finish()
     (note,) = document["notes"]
     assert note.startswith("without ")
-    assert note.endswith("other delay backends (none)")
+    assert "other delay backends (" in note
     assert len({run["machine"] for run in machines.runs()}) == 1
 
 
