@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged and not slow" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test test-slow check format bench docs test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test test-slow check format bench docs test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples test-ray check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -89,6 +89,11 @@ test-examples: setup ## run the examples that need accelerate, Lightning, DeepSp
 	@[ "$$(id -u)" = 0 ] || { echo "make test-examples needs root for network namespaces: run 'sudo make test-examples'" >&2; exit 3; }
 	@tools/setup_examples.sh
 	@.venv-examples/bin/python -m pytest -q tests/examples
+
+test-ray: setup ## sweeps over two machines of a real Ray cluster, which are two nodes on this one: killed, frozen, started again (root, minutes, 300 MB)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-ray needs root for network namespaces: run 'sudo make test-ray'" >&2; exit 3; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	@$(BIN)/python -m pytest -q tests/many_machines
 
 test-netem-vm: setup ## prove the netem path in a virtual machine with Debian's kernel (root, a few minutes, no KVM needed)
 	@tools/netem_vm.sh

@@ -1,4 +1,7 @@
-"""Plain DistributedDataParallel: torchrun, or `testbed exec --workers 2 -- python examples/ddp.py`."""
+"""Plain DistributedDataParallel: torchrun, or `testbed exec --workers 2 -- python examples/ddp.py`.
+
+`--backend testbed` trains over this project's transports, on any cluster (docs/cluster.md).
+"""
 
 import argparse
 import gc
@@ -16,9 +19,10 @@ def main():
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--backend", default="nccl" if torch.cuda.is_available() else "gloo")
     args = parser.parse_args()
 
-    dist.init_process_group(backend="nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group(backend=args.backend)
     rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
     device = torch.device(f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu")
 

@@ -14,6 +14,7 @@ from testbed.experiment.switch_modes.base import SWITCH_MODES
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.experiment.topologies.base import TOPOLOGIES
 from testbed.experiment.workloads.base import WORKLOADS
+from testbed.runner.engines.base import ENGINES
 from testbed.traces.formats.base import TRACE_FORMATS
 from testbed.traces.generators.base import GENERATORS
 from transports.baselines.base import STACKS
@@ -41,4 +42,5 @@ AXES: Final[tuple[Registry[Any], ...]] = (
     COMPRESSORS,
     TRACE_FORMATS,
     GENERATORS,
+    ENGINES,
 )

@@ -57,6 +57,16 @@ Reused = Annotated[
         "this machine and this schema. any: others too, and sweep.json says so. none: all is run again.",
     ),
 ]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="Where runs are made. local: here, one after another. ray: on the machines of a Ray cluster that offer "
+        "the resource emulation_slot and are like this one, one run at a time on each; "
+        "'{kind: ray, address: HOST:PORT}' names the cluster (docs/sweeps.md).",
+        metavar="ENGINE",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]
 Verbose = Annotated[
     int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.", show_default=False)

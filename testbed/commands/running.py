@@ -13,6 +13,7 @@ from testbed.calibration.cache import Mode
 from testbed.commands.options import (
     EPILOG,
     Calibrate,
+    EngineName,
     Json,
     Output,
     Reused,
@@ -281,6 +282,7 @@ def sweep(
     output: Output = Path("results"),
     calibration: Calibrate = Mode.CLASS,
     reuse: Reused = "same",
+    engine: EngineName = "local",
     retries: Annotated[
         int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
     ] = 1,
@@ -302,6 +304,10 @@ def sweep(
     Points with a valid or degraded result below --output are not run again, so that the same command goes on where an
     interruption, or kill -9, has ended it; a point that fails stops no other. Needs root.
 
+    With --engine ray runs are made on every machine of a Ray cluster that was started with
+    ray start ... --resources '{"emulation_slot": 1}' and is like this one; a machine that is lost costs what ran on it
+    another attempt.
+
     Exit codes of their own: 1 if any point failed, 4 if none failed and any is invalid.
 
     Examples:
@@ -311,22 +317,27 @@ def sweep(
       testbed sweep experiments/quickstart.yaml --set repeat=3 \\
           --set 'sweep.link.rate=[50mbit, 200mbit]'
       testbed sweep experiments/compression.yaml --set 'where.compression=[none, fp16]' --retries 2
+      testbed sweep experiments/link_speed.yaml --set repeat=5 --engine ray
     """
     from testbed.experiment.sweep import load_sweep
+    from testbed.runner.engines.base import parse_engine
 
     set_up_logging(verbose)
+    chosen = parse_engine(engine)
     swept = load_sweep(spec, overrides or [])
     if swept.is_single_run:
         raise SpecError(
             f"{spec}: nothing varies; list values under `sweep`, such as --set 'sweep.link.rate=[100mbit, 1gbit]', or "
             "use `testbed run`"
         )
-    if not dry_run:
+    if chosen.runs_here and not dry_run:
         _import_early(swept.points[0].experiment)
     from testbed.report.comparison.comparison import render_comparison, render_points
     from testbed.runner.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
 
     plans = plan_points(swept)
+    if unsupported := chosen.unsupported(plans):
+        raise SpecError("\n".join(unsupported))
     comparison = found(swept, plans, output=output, reuse=reuse, num_retries=retries)
     if dry_run:
         if as_json:
@@ -340,7 +351,14 @@ def sweep(
     errors = Console(stderr=True, quiet=as_json)
 
     run_one = runner(errors, output=output, calibration_mode=calibration)
-    comparison = run_sweep(comparison, [point.experiment for point in swept.points], run=run_one, console=errors)
+    comparison = run_sweep(
+        comparison,
+        [point.experiment for point in swept.points],
+        run=run_one,
+        console=errors,
+        engine=chosen,
+        arguments=("--calibrate", calibration.value),
+    )
     if as_json:
         emit(comparison.to_json())
     else:

@@ -239,11 +239,26 @@ def examine() -> list[Check]:
             )
         )
     checks += _kernel_checks()
+    checks.append(_ray_check())
     checks.append(_docker_check())
     checks.append(_leftovers_check())
     checks.append(_prometheus_check())
     checks.append(_port_check(PORT))
     return checks
+
+
+def _ray_check() -> Check:
+    try:
+        found = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        found = "missing"
+    return Check(
+        name="ray",
+        severity="optional",
+        ok=found != "missing",
+        found=found if found != "missing" else "missing: sweeps on many machines (testbed sweep --engine ray)",
+        fix="pip install 'ina-testbed[ray]', on every machine of the cluster in the same version",
+    )
 
 
 def _kernel_checks() -> list[Check]:

@@ -10,7 +10,7 @@ Whose turn it is follows from the runs that there are and from nothing else: a s
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from testbed.report.comparison.points import ComparedPoint
 
@@ -24,9 +24,10 @@ def order_of_round(num_points: int, number: int, seed: int) -> list[int]:
     return order[::-1] if number % 2 else order
 
 
-def next_turn(points: Sequence[ComparedPoint], seed: int) -> int | None:
-    """The position of the point that runs next; None when all have what was requested."""
-    waiting = [position for position, point in enumerate(points) if point.num_missing]
+def next_turn(points: Sequence[ComparedPoint], seed: int, *, busy: Container[int] = ()) -> int | None:
+    """The position of the point that runs next; None when all have what was requested, or their turn has come already:
+    positions in `busy` are left out, so that with several machines the others may be a round ahead."""
+    waiting = [position for position, point in enumerate(points) if point.num_missing and position not in busy]
     if not waiting:
         return None
     number = min(len(points[position].counted) for position in waiting)

@@ -3,6 +3,7 @@
 import json
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,6 +44,8 @@ class ComparedPoint:
     """All that there are, in the order in which they were made."""
     unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of runs that were reused although they were made otherwise, by their record: in what."""
+    machines: Mapping[str, str] = field(default_factory=dict)
+    """Of runs that were made on another machine for this sweep, by their record: on which."""
 
     @property
     def is_repeated(self) -> tuple[bool, ...]:
@@ -143,6 +146,8 @@ class Procedure:
     """ISO 8601: when the sweep began that these runs belong to; one that goes on after an interruption keeps it."""
     not_reused: Mapping[str, int] = field(default_factory=dict)
     """How many results there are that were not reused, by what is different about them."""
+    notes: tuple[str, ...] = ()
+    """What happened to machines and attempts on them, for those who read the results."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +193,12 @@ class Comparison:
             among = f" (the worst of {num_points} points)" if num_points > 1 else ""
             outcome = f"{run.outcome}, and repeated" if repeated else run.outcome
             texts.append(f"{settings_text(worst.settings)}: {outcome}{among}: {reason}")
-        return [*texts, *self._unlike()]
+        return [*texts, *self._unlike(), *self._machines(), *self.procedure.notes]
+
+    def _machines(self) -> list[str]:
+        made = Counter(machine for point in self.points for machine in point.machines.values())
+        listed = ", ".join(f"{machine} ({number} run{'s' if number != 1 else ''})" for machine, number in made.items())
+        return [f"made on machines alike: {listed}"] if made else []
 
     def _unlike(self) -> list[str]:
         points = [point for point in self.points if point.unlike]
@@ -196,10 +206,12 @@ class Comparison:
         num_runs = sum(len(point.unlike) for point in points)
         return [f"reused although made otherwise, {num_runs} runs: {'; '.join(differences)}"] if num_runs else []
 
-    def with_run(self, position: int, summary: Summary) -> "Comparison":
-        """The comparison with one more run of the point at that position."""
+    def with_run(self, position: int, summary: Summary, *, machine: str = "") -> "Comparison":
+        """The comparison with one more run of the point at that position, made on another machine if it is named."""
         points = list(self.points)
-        points[position] = replace(points[position], runs=(*points[position].runs, summary))
+        point = points[position]
+        machines = {**point.machines, summary.record: machine} if machine else point.machines
+        points[position] = replace(point, runs=(*point.runs, summary), machines=machines)
         return replace(self, points=tuple(points))
 
     def frame(self) -> pl.DataFrame:
@@ -216,6 +228,7 @@ class Comparison:
             "order_seed": self.procedure.order_seed,
             "reuse": self.procedure.reuse,
             "not_reused": dict(self.procedure.not_reused),
+            "notes": list(self.procedure.notes),
             "begun_at": self.procedure.begun_at,
             "finished": self.finished,
             "answer": answer(self),
@@ -235,6 +248,7 @@ class Comparison:
                             "record": run.record,
                             "repeated": repeated,
                             "unlike": list(point.unlike.get(run.record, ())),
+                            "machine": point.machines.get(run.record),
                         }
                         for run, repeated in zip(point.runs, point.is_repeated, strict=True)
                     ],

@@ -1,20 +1,38 @@
 """A sweep runs what has no result yet, stops for nothing but an interruption, and keeps what is done."""
 
+import fcntl
 import json
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 import pytest
 from rich.console import Console
 
-from testbed.errors import Interrupted, MissingRequirementError, SpecError
+from testbed.errors import Interrupted, MissingRequirementError, RunFailedError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import Sweep, expand
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
+from testbed.runner.attempts import FILE, MAX_LOST
+from testbed.runner.engines.base import (
+    Attempt,
+    Engine,
+    Event,
+    Executor,
+    Finished,
+    Gone,
+    Late,
+    Lost,
+    Ready,
+    Session,
+    parse_engine,
+)
 from testbed.runner.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
 from testbed.store.compare import records_of
 from testbed.store.differences import RunValues, difference
@@ -231,3 +249,136 @@ def test_what_is_missing_on_the_machine_is_said_with_the_point() -> None:
     sweep = expand({"name": "x", "sweep": {"channel.congestion": ["nonesuch"]}})
     with pytest.raises(MissingRequirementError, match=r"(?s)\[channel.congestion=nonesuch\]"):
         require_points(sweep, plan_points(sweep))
+
+
+class Elsewhere(Engine):
+    """Two machines, of which each attempt's fate is known beforehand: its number among all, and what is heard of it."""
+
+    runs_here: ClassVar[bool] = False
+    over_s: ClassVar[float] = 0.01
+    fates: Mapping[int, str] = {}
+
+    @contextmanager
+    def open(self, session: Session) -> Iterator[Executor]:
+        yield Machines(session, self.fates)
+
+
+class Machines:
+    def __init__(self, session: Session, fates: Mapping[int, str]) -> None:
+        self.session = session
+        self.fates = fates
+        self.num_begun = 0
+        self.events: deque[Event] = deque([Ready(machine="a"), Ready(machine="b")])
+
+    def start(self, attempt: Attempt, experiment: Experiment) -> None:
+        listed = json.loads((self.session.directory / FILE).read_text())["attempts"]
+        assert [each["end"] for each in listed if each["number"] == attempt.number] == ["open"], "it is on disk before"
+        self.num_begun += 1
+        finished = Finished(
+            number=attempt.number,
+            summary=CheapRuns(self.session.directory / "incoming" / str(attempt.number))(experiment),
+            is_moved_in=False,
+        )
+        match self.fates.get(self.num_begun):
+            case "lost":
+                self.events += [Lost(number=attempt.number, reason="it burnt")]
+            case "late":
+                self.events += [Lost(number=attempt.number, reason="silence"), finished]
+                self.events += [Late(number=attempt.number, reason="it came back")]
+            case "gone":
+                self.events += [Lost(number=attempt.number, reason="it burnt")]
+                self.events += [Gone(machine=attempt.machine, reason="it burnt")]
+                return
+            case _:
+                self.events += [finished]
+        self.events += [Ready(machine=attempt.machine)]
+
+    def next_event(self) -> Event:
+        if not self.events:
+            raise RunFailedError("no machine is left")
+        return self.events.popleft()
+
+
+def on_machines(output: Path, fates: Mapping[int, str], **keys: Any) -> tuple[Comparison, str]:
+    sweep, text = sweep_of(**keys), StringIO()
+    comparison = found(sweep, plan_points(sweep), output=output)
+    experiments: Sequence[Experiment] = [point.experiment for point in sweep.points]
+    console = Console(file=text, width=200)
+    done = run_sweep(
+        comparison, experiments, run=CheapRuns(output), console=console, engine=Elsewhere.model_construct(fates=fates)
+    )
+    return done, text.getvalue()
+
+
+def test_records_of_other_machines_are_moved_in_and_say_where_they_were_made(tmp_path: Path) -> None:
+    comparison, text = on_machines(tmp_path, {}, repeat=2)
+    assert text.count("[1/6]") == text.count("[6/6]") == 1
+    assert comparison.finished
+    runs = [run for point in comparison.points for run in point.runs]
+    assert len(runs) == len(list(tmp_path.glob("*/summary.json"))) == 6
+    assert all(Path(run.record).parent == tmp_path for run in runs)
+    written = json.loads((comparison.directory / "sweep.json").read_text())
+    machines = [run["machine"] for point in written["points"] for run in point["runs"]]
+    assert sorted(set(machines)) == ["a", "b"]
+    assert comparison.reasons == ["made on machines alike: a (3 runs), b (3 runs)"]
+    again = found(sweep_of(repeat=2), plan_points(sweep_of(repeat=2)), output=tmp_path)
+    assert [point.machines for point in again.points] == [point.machines for point in comparison.points]
+
+
+def test_a_machine_that_is_lost_costs_its_point_another_attempt_and_is_said(tmp_path: Path) -> None:
+    comparison, text = on_machines(tmp_path, {2: "gone"})
+    assert [len(point.runs) for point in comparison.points] == [1, 1, 1]
+    assert "without b: it burnt" in text
+    written = json.loads((comparison.directory / "sweep.json").read_text())
+    assert written["notes"] == ["attempt 3, link.rate=1gbit on b: lost: it burnt", "without b: it burnt"]
+    assert comparison.reasons[0] == "made on machines alike: a (3 runs)"
+
+
+def test_a_result_that_comes_after_its_attempt_was_lost_is_refused(tmp_path: Path) -> None:
+    comparison, text = on_machines(tmp_path, {1: "late"})
+    assert "refused: attempt 2 is not expected" in text
+    assert [len(point.runs) for point in comparison.points] == [1, 1, 1]
+    assert len(list(tmp_path.glob("*/summary.json"))) == 3
+    assert comparison.procedure.notes == (
+        "attempt 2, link.rate=200mbit on a: lost, and refused when it came back: silence; it came back",
+    )
+
+
+def test_a_point_that_is_lost_again_and_again_is_given_up_and_the_others_are_done(tmp_path: Path) -> None:
+    fates = dict.fromkeys((1, 2, 3), "lost")
+    with pytest.raises(RunFailedError, match=f"lost {MAX_LOST} times each and given up.*\n  link.rate="):
+        on_machines(tmp_path, fates, sweep={"link.rate": ["100mbit"]}, repeat=2)
+    comparison, _ = on_machines(tmp_path, {}, sweep={"link.rate": ["100mbit"]}, repeat=2)
+    assert comparison.finished, "the same command tries again"
+
+
+def test_another_process_at_the_same_sweep_is_refused(tmp_path: Path) -> None:
+    comparison, _ = execute(sweep_of(), CheapRuns(tmp_path))
+    with (comparison.directory / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(MissingRequirementError, match="another process is at this sweep"):
+            execute(sweep_of(), CheapRuns(tmp_path), reuse="none")
+    execute(sweep_of(), CheapRuns(tmp_path), reuse="none")
+
+
+def test_an_engine_is_a_word_or_a_mapping() -> None:
+    assert parse_engine("local").runs_here
+    assert parse_engine("{kind: ray, address: 10.0.0.1:6379}").model_dump() == {"address": "10.0.0.1:6379"}
+    for text, said in {
+        "slurm": "'slurm' is not a engine; allowed: local, ray",
+        "{kind: ray, port: 1}": "port: Extra inputs .*; allowed: local with no options, ray with address",
+        "{": "--engine {",
+    }.items():
+        with pytest.raises(SpecError, match=said.replace("{", r"\{").replace("(", r"\(")):
+            parse_engine(text)
+
+
+def test_machines_do_not_choose_their_dilation() -> None:
+    keys = {"name": "x", "workers": 2, "workload": "synthetic", "dilation": 3, "sweep": {"link.rate": ["1gbit"]}}
+    (plan,) = plan_points(expand(keys))
+    assert parse_engine("ray").unsupported([plan]) == []
+    automatic = replace(plan, experiment=plan.experiment.model_copy(update={"dilation": "auto"}))
+    (said,) = parse_engine("ray").unsupported([plan, automatic, automatic])
+    assert said.startswith("dilation: auto goes by what each machine was measured to carry")
+    assert said.endswith("--set dilation=3, as this machine would choose")
+    assert parse_engine("local").unsupported([automatic]) == []

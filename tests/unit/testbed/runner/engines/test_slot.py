@@ -1,0 +1,192 @@
+"""One machine's slot: its run is a process of its own, sees no more than a login does, and ends with its lease."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from testbed.runner.engines import _slot
+from testbed.runner.engines._lease import RefusedError, UnfitError
+from testbed.runner.engines._slot import DIRECTORY_VARIABLE, Description, Request, Slot, scrubbed
+
+HERE = Description(machine="m", code="c", delay_backends=("netem",))
+SAYS = """
+import json, os, pathlib, sys, time
+directory = pathlib.Path(sys.argv[sys.argv.index("--output") + 1]) / "record"
+directory.mkdir()
+(directory / "said.json").write_text(json.dumps([os.getpid(), dict(os.environ), sys.argv[1:], os.nice(0), os.getcwd()]))
+while pathlib.Path("wait").exists():
+    time.sleep(0.01)
+(directory / "summary.json").write_text("{}")
+"""
+Open = Callable[..., Slot]
+
+
+@pytest.fixture
+def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Makes slots of one machine; what still runs at the end is ended."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "slot"))
+    monkeypatch.setattr(_slot, "describe_here", lambda: HERE)
+    monkeypatch.setattr(_slot, "_CLEAN", ("true",))
+    monkeypatch.setattr(_slot, "_as_a_login_would", lambda: None)
+    made: list[Slot] = []
+
+    def make(*, lease_s: float = 5.0, grace_s: float = 1.0) -> Slot:
+        made.append(Slot(lease_s=lease_s, grace_s=grace_s, program=(sys.executable, "-c", SAYS)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.release(each._fence.session)
+
+
+def request(folder: Path, number: int = 7) -> Request:
+    return Request(number=number, spec="name: x", arguments=("--calibrate", "full"), working_directory=str(folder))
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def said(folder: Path, number: int = 7) -> Path:
+    return folder / "slot" / "attempts" / str(number) / "records" / "record" / "said.json"
+
+
+def written(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def test_a_run_is_executed_and_its_record_is_read(tmp_path: Path, slot: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "x")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    one = slot()
+    assert one.claim("sweep", 1) == HERE
+    one.start(1, request(tmp_path))
+    until(lambda: one.poll(1).exit_code is not None)
+    status = one.poll(1)
+    assert (status.exit_code, status.has_record, status.was_ended) == (0, True, False)
+    name, files = one.files(1)
+    assert (name, [file.path for file in files]) == ("record", ["said.json", "summary.json"])
+    pid, environment, arguments, _, folder = json.loads(one.read(1, "said.json", 0))
+    assert pid != os.getpid()
+    assert [key for key in environment if key.startswith(("RAY", "PYTHON", "OMP"))] == []
+    assert arguments[0] == str(tmp_path / "slot/attempts/7/spec.yaml")
+    assert arguments[-3:] == ["--json", "--calibrate", "full"]
+    assert folder == str(tmp_path)
+    one.release(1)
+    assert not (tmp_path / "slot" / "attempts").exists()
+
+
+def test_only_what_a_login_has_is_kept_of_an_environment() -> None:
+    kept = {"PATH": "/bin", "HOME": "/root", "LC_ALL": "C", "XDG_CACHE_HOME": "/c", "DOCKER_HOST": "d"}
+    others = ("RAY_JOB_ID", "PYTHONPATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "TESTBED_RUN_ID")
+    assert scrubbed({**kept, **dict.fromkeys(others, "1"), "RANK": "0"}) == kept
+
+
+def test_a_run_ends_with_its_lease_although_nobody_can_say_so(tmp_path: Path, slot: Open) -> None:
+    (tmp_path / "wait").touch()
+    one = slot(lease_s=0.7)
+    one.claim("sweep", 1)
+    one.start(1, request(tmp_path))
+    until(lambda: written(said(tmp_path)))
+    pid = json.loads(said(tmp_path).read_text())[0]
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    with suppress(RefusedError):  # the slot's own lease ends somewhat later: it begins with a later answer
+        assert one.poll(1).was_ended
+    one.claim("sweep", 1)
+    one.start(1, request(tmp_path, 8))
+    until(lambda: written(said(tmp_path, 8)))
+
+
+def test_a_late_record_is_spoken_of_and_not_given(tmp_path: Path, slot: Open) -> None:
+    one = slot(lease_s=0.5)
+    one.claim("sweep", 1)
+    one.start(1, request(tmp_path))
+    until((said(tmp_path).parent / "summary.json").exists)
+    time.sleep(0.6)
+    with pytest.raises(RefusedError, match="its run has left a record"):
+        one.poll(1)
+    with pytest.raises(RefusedError, match="the lease ended"):
+        one.files(1)
+
+
+def test_a_later_session_ends_what_an_earlier_one_runs(tmp_path: Path, slot: Open) -> None:
+    (tmp_path / "wait").touch()
+    one = slot()
+    one.claim("sweep", 1)
+    one.start(1, request(tmp_path))
+    until(lambda: written(said(tmp_path)))
+    pid = json.loads(said(tmp_path).read_text())[0]
+    one.claim("sweep", 2)
+    assert not Path(f"/proc/{pid}").exists()
+    for call in (one.poll, one.hold, one.files, one.release):
+        with pytest.raises(RefusedError, match="held by process 2"):
+            call(1)
+    with pytest.raises(RefusedError, match="another sweep has the slot: sweep"):
+        one.claim("another", 9)
+
+
+def test_the_lock_is_held_as_long_as_the_run_lives(tmp_path: Path, slot: Open) -> None:
+    """A slot whose process is killed takes its keeper's standard input with it; a stopped keeper keeps the lock."""
+    (tmp_path / "wait").touch()
+    one = slot(lease_s=0.3, grace_s=0.3)
+    one.claim("sweep", 1)
+    one.start(1, request(tmp_path))
+    until(lambda: written(said(tmp_path)))
+    assert one._run is not None
+    keeper = one._run._keeper
+    assert one._lock is not None
+    keeper.send_signal(signal.SIGSTOP)
+    os.close(one._lock)
+    one._lock = None
+    another = slot(lease_s=0.1, grace_s=0.1)
+    with pytest.raises(RefusedError, match=f"lock is locked, last by process {os.getpid()}"):
+        another.claim("sweep", 2)
+    keeper.send_signal(signal.SIGCONT)
+    another.claim("sweep", 2)
+    pid = json.loads(said(tmp_path).read_text())[0] if said(tmp_path).exists() else None
+    assert pid is None or not Path(f"/proc/{pid}").exists()
+
+
+def test_a_machine_without_the_directory_cannot_make_the_run(tmp_path: Path, slot: Open) -> None:
+    one = slot()
+    one.claim("sweep", 1)
+    with pytest.raises(UnfitError, match="no directory /no/such"):
+        one.start(1, request(Path("/no/such")))
+
+
+def test_a_killed_run_was_ended(tmp_path: Path, slot: Open) -> None:
+    (tmp_path / "wait").touch()
+    one = slot()
+    one.claim("sweep", 1)
+    one.start(1, request(tmp_path))
+    until(lambda: written(said(tmp_path)))
+    os.kill(json.loads(said(tmp_path).read_text())[0], signal.SIGKILL)
+    until(lambda: one.poll(1).exit_code is not None)
+    assert (one.poll(1).was_ended, one.poll(1).has_record) == (True, False)
+
+
+def test_machines_are_unlike_in_what_results_depend_on() -> None:
+    assert HERE.unlike(HERE) == ()
+    other = Description(machine="n", code="d", delay_backends=())
+    assert HERE.unlike(other) == (
+        "another machine (n)",
+        "another version of the code or its packages",
+        "other delay backends (none)",
+    )
+
+
+def test_this_machine_is_described() -> None:
+    found = _slot.describe_here()
+    assert "cores, Linux" in found.machine
+    assert found.code is not None
