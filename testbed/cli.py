@@ -8,8 +8,7 @@ import importlib.metadata
 import signal
 import sys
 from contextlib import suppress
-from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -29,7 +28,7 @@ from testbed.commands import (
 )
 from testbed.commands.options import EPILOG
 from testbed.errors import Interrupted, SpecError, TestbedError
-from testbed.system.interruptions import SIGNALS
+from testbed.system.interruptions import SIGNALS, interrupt
 
 EXIT_INTERRUPTED: Final = 130
 
@@ -71,18 +70,11 @@ def options(
     """Options that stand before any command. Their help is the application's."""
 
 
-def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the cleaning that the first one started.
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    raise Interrupted(signal.Signals(signum).name)
-
-
 def main() -> None:
     """The console script: commands, and errors as one readable text and an exit code."""
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup(1)
-            signal.signal(number, _interrupt)
+            signal.signal(number, interrupt)
     errors = Console(stderr=True)
     try:
         app()
