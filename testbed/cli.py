@@ -15,6 +15,7 @@ from rich.console import Console
 
 from testbed.commands import (
     benchmarks,
+    examples,
     links,
     machine,
     papers,
@@ -35,7 +36,7 @@ EXIT_INTERRUPTED: Final = 130
 app = typer.Typer(
     name="testbed",
     help="Emulate the network of distributed training: real gradients over measured links, and a verdict on whether "
-    "the numbers can be trusted.\n\nStart with: testbed run experiments/quickstart.yaml",
+    "the numbers can be trusted.\n\nStart with: testbed run quickstart",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -49,6 +50,7 @@ app.add_typer(
     benchmarks.commands, name="bench", short_help="Benchmarks: stacks and links against targets and baselines."
 )
 app.add_typer(results.results, name="results", short_help="Many runs: list, query, export, delete.")
+app.add_typer(examples.commands, name="examples", short_help="Specs and scripts to begin with: list and copy.")
 app.add_typer(traces.commands, name="trace", short_help="Traces: look at them, make, import and export them.")
 app.add_typer(
     links.commands, name="link", short_help="Show, change, take down and bring up links of a running experiment."

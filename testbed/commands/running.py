@@ -19,6 +19,7 @@ from testbed.commands.options import (
     Runtime,
     Set,
     Spec,
+    SpecOption,
     Verbose,
     emit,
     set_up_logging,
@@ -122,10 +123,7 @@ def execute(
     link: Annotated[
         str | None, typer.Option(help="RATE[,DELAY[,LOSS]] of every link, such as 1gbit,1ms.", show_default=False)
     ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option("--spec", help="Take all but the workload from this spec.", dir_okay=False, show_default=False),
-    ] = None,
+    spec: SpecOption = None,
     backend: Annotated[
         str | None,
         typer.Option(

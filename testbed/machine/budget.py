@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from testbed.calibration.cache import cache_directory, machine_digest
+from switch_agg.native.cache import cache_directory
+from testbed.calibration.cache import machine_digest
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy

@@ -35,6 +35,7 @@ from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import unsupported
 from testbed.system.kernel import has_sysctl, require_descriptors
 from testbed.system.native import build
+from testbed.system.native.libraries import build_libraries
 from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
@@ -238,12 +239,30 @@ def examine() -> list[Check]:
                 fix=f"pip install 'ina-testbed[{extra}]', or make setup in a clone",
             )
         )
+    checks.append(_compiler_check())
     checks += _kernel_checks()
     checks.append(_docker_check())
     checks.append(_leftovers_check())
     checks.append(_prometheus_check())
     checks.append(_port_check(PORT))
     return checks
+
+
+def _compiler_check() -> Check:
+    """Whether what is in C has been built, or can be."""
+    try:
+        libraries = build_libraries()
+        found, ok = f"works (built in {', '.join(sorted({str(path.parent) for path in libraries}))})", True
+    except MissingRequirementError as error:
+        found, ok = str(error), False
+    return Check(
+        name="C compiler",
+        severity="optional",
+        ok=ok,
+        found=found,
+        fix="apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev; without it delays by nfqueue and "
+        "tap, background traffic and channel udp are refused, and tcp takes more of the processors",
+    )
 
 
 def _kernel_checks() -> list[Check]:

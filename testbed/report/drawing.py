@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from testbed.calibration.cache import cache_directory
+from switch_agg.native.cache import cache_directory
 from testbed.errors import MissingRequirementError
 from testbed.record.writer import replace_bytes, replace_text
 from testbed.report import vega
