@@ -85,6 +85,15 @@ Reused = Annotated[
         "this machine and this schema. any: others too, and sweep.json says so. none: all is run again.",
     ),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Write the result there, too, once the run is over: tensorboard:DIR or mlflow:URI. Repeatable. Needs "
+        "ina-testbed[tracking].",
+        metavar="TARGET",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]
 Verbose = Annotated[
     int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.", show_default=False)

@@ -20,6 +20,7 @@ from testbed.commands.options import (
     Set,
     Spec,
     SpecOption,
+    Track,
     Verbose,
     emit,
     set_up_logging,
@@ -28,12 +29,13 @@ from testbed.errors import CalibrationError, SpecError
 from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from testbed.experiment.experiment import Experiment
     from testbed.record.summary import Summary
     from testbed.report.terminal.summary import LiveProgress
     from testbed.runner.run import CaptureRequest
+    from testbed.tracking.targets import Target
 
 commands: Final = typer.Typer()
 
@@ -68,6 +70,7 @@ def run(
     prometheus: Prometheus = False,
     runtime: Runtime = None,
     calibration: Calibrate = Mode.CLASS,
+    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -83,11 +86,14 @@ def run(
       testbed run experiments/quickstart.yaml --capture w1-s0
       testbed run experiments/quickstart.yaml --prometheus
       testbed run experiments/quickstart.yaml --runtime docker
+      testbed run experiments/quickstart.yaml --track tensorboard:runs
     """
     from testbed.experiment.experiment import load
     from testbed.report.terminal.summary import LiveProgress
+    from testbed.tracking.targets import parse_targets
 
     set_up_logging(verbose)
+    targets = parse_targets(track or [])
     given = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
     experiment = load(spec, given)
     if prometheus and experiment.metrics.prometheus is None:
@@ -97,6 +103,7 @@ def run(
         progress=LiveProgress(Console(stderr=True), enabled=not as_json),
         output=output,
         as_json=as_json,
+        targets=targets,
         calibration_mode=calibration,
         capture=_captures(capture, capture_bytes),
     )
@@ -247,8 +254,15 @@ def _import_early(experiment: "Experiment") -> None:
         preload(experiment.workload.preload)
 
 
-def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:
-    """Run it, print its summary, end with its exit code."""
+def _run(
+    experiment: "Experiment",
+    *,
+    progress: "LiveProgress",
+    as_json: bool,
+    targets: "Sequence[Target]" = (),
+    **how: Any,
+) -> None:
+    """Run it, print its summary, write its result to the targets, end with its exit code."""
     _import_early(experiment)
     from testbed.report.terminal.summary import render_summary
     from testbed.runner.run import RunStoppedError, run_experiment
@@ -266,10 +280,22 @@ def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, *
         render_summary(summary, standard_output())
     if stopped is not None:
         raise stopped
+    _track([summary], targets)
     if summary.outcome == "invalid":
         raise typer.Exit(CalibrationError.exit_code)
     if summary.outcome == "failed":
         raise typer.Exit(1)
+
+
+def _track(runs: "Sequence[Summary]", targets: "Sequence[Target]") -> None:
+    from testbed.tracking.targets import track
+
+    errors = Console(stderr=True)
+    track(
+        [Path(run.record) for run in runs],
+        targets,
+        say=lambda text: errors.print(text, markup=False, highlight=False, soft_wrap=True),
+    )
 
 
 @commands.command(epilog=EPILOG, short_help="Run every combination of what a spec lists, compare.")
@@ -283,6 +309,7 @@ def sweep(
         int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, without root; run nothing.")] = False,
+    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -311,8 +338,10 @@ def sweep(
       testbed sweep experiments/compression.yaml --set 'where.compression=[none, fp16]' --retries 2
     """
     from testbed.experiment.sweep import load_sweep
+    from testbed.tracking.targets import parse_targets
 
     set_up_logging(verbose)
+    targets = parse_targets(track or [])
     swept = load_sweep(spec, overrides or [])
     if swept.is_single_run:
         raise SpecError(
@@ -343,6 +372,7 @@ def sweep(
         emit(comparison.to_json())
     else:
         render_comparison(comparison, standard_output())
+    _track([run for point in comparison.points for run in point.runs], targets)
     if code := exit_code(comparison):
         raise typer.Exit(code)
 
