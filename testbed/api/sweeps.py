@@ -59,7 +59,8 @@ class SweepResult:
 
     @cached_property
     def figures(self) -> Mapping[str, Picture]:
-        """Those that there is something to draw for: `iteration`, `allreduce`, `scaling`, `breakdown`."""
+        """Those that there is something to draw for: `iteration`, `allreduce`, `scaling`, `breakdown`; `command` of
+        programs of the user's."""
         found = comparison_figures(self.comparison)
         return {name: Picture(name, each, self._caption) for name, each in found.items()}
 

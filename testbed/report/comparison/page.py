@@ -18,6 +18,7 @@ from testbed.report.page import inlined, template
 from testbed.report.terminal.setup import SEPARATOR
 
 _FIGURES: Final = (
+    (plots.command, "Time of the command"),
     (plots.iteration, "Iteration time"),
     (plots.allreduce, "All-reduce time of one iteration"),
     (plots.scaling, "Scaling factor"),
