@@ -56,10 +56,10 @@ def test_interrupting_a_cell_removes_everything_and_the_kernel_goes_on(tmp_path:
     manager, client = start_new_kernel(cwd=str(tmp_path))
     try:
         long = {**SHORT, "workload.iterations": 1000}
-        asked = client.execute(f"import testbed\ntestbed.run('quickstart', {long!r})")
+        request = client.execute(f"import testbed\ntestbed.run('quickstart', {long!r})")
         run_id = measuring(known)
         manager.interrupt_kernel()
-        reply = reply_to(client, asked)
+        reply = reply_to(client, request)
         assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
         assert leftovers(run_id) == []
         assert not (RUN_ROOT / run_id).exists()
