@@ -93,6 +93,8 @@ def sweep(
     """
     if not 0 <= retries <= 100:
         raise SpecError(f"retries: a whole number, 0 to 100 (got {retries!r})")
+    if reuse not in get_args(Reuse):
+        raise SpecError(f"reuse: {reuse!r} is none of {', '.join(get_args(Reuse))}")
     swept = sweep_of_spec(spec, overrides)
     plans = plan_points(swept)
     comparison = found(swept, plans, output=Path(output), reuse=reuse, num_retries=retries)

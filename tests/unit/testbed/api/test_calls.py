@@ -82,6 +82,8 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         testbed.run("quickstart", output=tmp_path, calibrate="no")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="retries"):
         testbed.sweep("link_speed", output=tmp_path, retries=-1)
+    with pytest.raises(SpecError, match="reuse: 'some' is none of same, any, none"):
+        testbed.sweep("link_speed", output=tmp_path, reuse="some")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="metric: 'speed' is none of"):
         testbed.compare("a", "b", metric="speed", output=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="w9-s0"):
