@@ -32,6 +32,14 @@ SHORT = {
 }
 
 
+@pytest.fixture
+def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes for itself goes with the test."""
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+@pytest.mark.usefixtures("jupyter")
 def test_the_notebook_runs_to_its_end_and_shows_its_pictures(tmp_path: Path) -> None:
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
     client = NotebookClient(
@@ -51,6 +59,7 @@ def test_the_notebook_runs_to_its_end_and_shows_its_pictures(tmp_path: Path) -> 
         assert len(records) == 2, "one by itself, and of the sweep's two points one was there already"
 
 
+@pytest.mark.usefixtures("jupyter")
 def test_interrupting_a_cell_removes_everything_and_the_kernel_goes_on(tmp_path: Path) -> None:
     known = set(alive_runs())
     manager, client = start_new_kernel(cwd=str(tmp_path))

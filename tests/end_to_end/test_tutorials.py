@@ -22,7 +22,9 @@ TUTORIALS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") i
 
 def words(picture: str) -> set[str]:
     """What is written in it that is no number: titles, legends, names of points."""
-    return {text for text in re.findall(r"<text[^>]*>([^<]+)</text>", picture) if not re.fullmatch(r"[\d.,% ]+", text)}
+    return {
+        text for text in re.findall(r"<(?:text|tspan)[^>]*>([^<]+)<", picture) if not re.fullmatch(r"[\d.,% ]+", text)
+    }
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)

@@ -134,7 +134,8 @@ def test_programs_are_drawn_by_their_time_and_have_no_parts(summary: Summary) ->
     command = CommandSummary(
         argv=["x"], backend=None, redirected=[], launcher=False, start_s=0.0, time_s=4.2, workers=[]
     )
-    ran = summary.model_copy(update={"command": command, "iteration_time_s": None})
+    nothing = dict.fromkeys(("iteration_time_s", "compute_only_time_s", "scaling_factor", "network_efficiency"))
+    ran = summary.model_copy(update={"command": command, **nothing})
     settings = [{"link.rate": rate} for rate in RATES]
     figure = plots.command(comparison(settings, ran))
     assert figure is not None
