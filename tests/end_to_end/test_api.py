@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 SHORT = {
     "workload.pace": {"forward": "20ms", "backward": "40ms"},
     "workload.iterations": 4,
-    "workload.warmup": 1,
+    "workload.warmup": 2,
     "workload.compute_only": 1,
     "link.rate": "1gbit",
     "workers": 2,

@@ -23,7 +23,7 @@ from tests.verdicts import assert_no_fault_of_the_links
 PACKAGES = ("testbed", "switch_agg", "transports", "experiments")
 SHORT = (
     *("--set", "workload.pace={forward: 50ms, backward: 100ms}", "--set", "workload.iterations=4"),
-    *("--set", "workload.warmup=1", "--set", "workload.compute_only=1", "--set", "metrics.port=0"),
+    *("--set", "workload.warmup=2", "--set", "workload.compute_only=1", "--set", "metrics.port=0"),
 )
 
 
