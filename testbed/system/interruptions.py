@@ -61,18 +61,29 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    over = False
+    arrived: list[int] = []
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        if not over:
+            interrupt(number, frame)
+
     # A handler that is none of Python's, which is None here, cannot be put back.
     handlers = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) is not None}
-    for number, handler in handlers.items():
-        if handler in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, interrupt)
-    arrived: str | None = None
     try:
-        yield
-    except Interrupted as interrupted:
-        arrived = str(interrupted)
+        try:
+            for number, handler in handlers.items():
+                if handler in (signal.SIG_DFL, signal.default_int_handler):
+                    signal.signal(number, unwind)
+            yield
+        finally:
+            over = True  # what arrives while handlers are put back is not to stop that
+    except Interrupted:
+        if not arrived:  # it is another's, who knows what to do with it
+            raise
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if arrived is not None:
-        signal.raise_signal(signal.Signals[arrived])
+    if arrived:
+        signal.raise_signal(arrived[0])
