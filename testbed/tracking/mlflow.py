@@ -5,6 +5,7 @@ MLflow's own reports about its use are switched off meanwhile.
 """
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,8 +20,8 @@ _T = TypeVar("_T")
 _QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true"}
 _BATCH: Final = 100
 """Parameters that one request may have; of metrics it may have 1000."""
-_LONGEST: Final = 6000
-"""Characters of a parameter, and of a tag 8000."""
+_LONGEST: Final = 5000
+"""Characters of a tag; a parameter may have 6000. What is longer ends in an ellipsis."""
 
 
 def write(run: Tracked, place: str) -> bool:
@@ -70,10 +71,10 @@ def _is_there(client: "MlflowClient", experiment_id: str, run: Tracked) -> bool:
 def _write(client: "MlflowClient", experiment_id: str, run: Tracked) -> None:
     from mlflow.entities import Metric, Param
 
-    tags = {name: value[:_LONGEST] for name, value in run.tags.items()}
+    tags = {name: _cut(value) for name, value in run.tags.items()}
     begun = client.create_run(experiment_id, _milliseconds(run.began_s), tags, run.run_name)
     run_id = begun.info.run_id
-    params = [Param(name, str(value)[:_LONGEST]) for name, value in run.parameters.items()]
+    params = [Param(_key(name), _cut(str(value))) for name, value in run.parameters.items()]
     metrics = [Metric(name, value, _milliseconds(run.ended_s), 0) for name, value in run.totals.items()]
     metrics += [
         Metric(name, each.value, _milliseconds(each.at_s), each.step)
@@ -85,6 +86,15 @@ def _write(client: "MlflowClient", experiment_id: str, run: Tracked) -> None:
     for part in _parts(metrics):
         client.log_batch(run_id, metrics=part)
     client.set_terminated(run_id, "FINISHED" if run.stands else "FAILED", _milliseconds(run.ended_s))
+
+
+def _key(path: str) -> str:
+    """MLflow's names have letters, digits and a few signs: `links.w0->s0.rate` is `links.w0-_3e_s0.rate`."""
+    return re.sub(r"[^\w\-. /]", lambda found: f"_{ord(found[0]):x}_", path)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def _parts(values: Sequence[_T]) -> Iterator[Sequence[_T]]:

@@ -1,6 +1,7 @@
 """Read back by MLflow's own client, from a store in a file."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,16 @@ def test_a_run_is_written_once_and_what_was_cut_short_is_written_again(place: st
     assert not write(run, place)
     (found,) = client.search_runs([experiment_id])
     assert found.info.run_id != half.info.run_id
+
+
+def test_paths_with_signs_that_mlflow_does_not_take_and_long_values_are_written_all_the_same(place: str) -> None:
+    parameters = {"links.w0->s0.rate": "10mbit", "hosts.w*.cpu": 2, "workload.layers": "7," * 5000}
+    write(replace(tracked(load(RECORD)), parameters=parameters), place)
+    client = MlflowClient(tracking_uri=place)
+    (found,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])
+    assert found.data.params["links.w0-_3e_s0.rate"] == "10mbit"
+    assert found.data.params["hosts.w_2a_.cpu"] == "2"
+    assert found.data.params["workload.layers"].endswith("7, ...")
 
 
 def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
