@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _T = TypeVar("_T")
-_QUIET: Final = {"MLFLOW_DISABLE_TELEMETRY": "true"}
+_ENVIRONMENT: Final = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+"""Whoever names a folder wants its files there, although MLflow recommends a database."""
 _BATCH: Final = 100
 """Parameters that one request may have; of metrics it may have 1000."""
 _LONGEST: Final = 5000
@@ -25,9 +26,9 @@ _LONGEST: Final = 5000
 
 
 def write(run: Tracked, place: str) -> bool:
-    """Write a run to a tracking URI (`http://...`, `sqlite:///...`); False where it is there already. Raises
-    MissingRequirementError."""
-    with _without_telemetry():
+    """Write a run to a tracking URI (`http://...`, `file:...`, a folder; `sqlite:///...` takes the whole of MLflow);
+    False where it is there already. Raises MissingRequirementError."""
+    with _environment():
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -44,9 +45,9 @@ def write(run: Tracked, place: str) -> bool:
 
 
 @contextmanager
-def _without_telemetry() -> Iterator[None]:
-    known = {name: os.environ.get(name) for name in _QUIET}
-    os.environ.update(_QUIET)
+def _environment() -> Iterator[None]:
+    known = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Read back by MLflow's own client, from a store in a file."""
+"""Read back by MLflow's own client, from a store of files."""
 
 import os
 from dataclasses import replace
@@ -15,8 +15,10 @@ from tests.unit.testbed.tracking.test_numbers import RECORD, judged
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As for whoever keeps files: MLflow's client wants that said, too."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return (tmp_path / "mlruns").as_uri()
 
 
 def test_everything_is_read_back(place: str) -> None:
@@ -70,6 +72,11 @@ def test_paths_with_signs_that_mlflow_does_not_take_and_long_values_are_written_
     assert found.data.params["links.w0-_3e_s0.rate"] == "10mbit"
     assert found.data.params["hosts.w_2a_.cpu"] == "2"
     assert found.data.params["workload.layers"].endswith("7, ...")
+
+
+def test_a_store_of_files_needs_nothing_said_beside_its_name(tmp_path: Path) -> None:
+    assert write(tracked(load(RECORD)), str(tmp_path / "mlruns"))
+    assert list((tmp_path / "mlruns").glob("*/*/metrics/run/scaling_factor"))
 
 
 def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
