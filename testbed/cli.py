@@ -72,6 +72,16 @@ def options(
     """Options that stand before any command. Their help is the application's."""
 
 
+def _execute() -> None:
+    try:
+        app()
+    except ModuleNotFoundError:
+        from testbed.machine.doctor import require_packages
+
+        require_packages()  # it is of an extra that is not installed; says of which
+        raise
+
+
 def main() -> None:
     """The console script: commands, and errors as one readable text and an exit code."""
     for number in SIGNALS:
@@ -79,7 +89,7 @@ def main() -> None:
             signal.signal(number, interrupt)
     errors = Console(stderr=True)
     try:
-        app()
+        _execute()
     except Interrupted as interrupted:
         with suppress(OSError):  # the terminal is gone
             errors.print(f"{interrupted}: interrupted; everything this run made has been removed", style="yellow")

@@ -1,6 +1,7 @@
 """run, sweep, load, results, compare, predict: what the commands of the same names do, as functions.
 
-They return objects, raise testbed.errors and print nothing unless `quiet` is False.
+They return objects, raise testbed.errors and print nothing unless `quiet` is False. What runs an experiment needs
+extras of the package, and is imported by `run` and `sweep` alone.
 """
 
 import warnings
@@ -18,12 +19,10 @@ from testbed.api.sweeps import Differences, SweepResult
 from testbed.calibration.cache import Mode
 from testbed.errors import ResultWarning, RunFailedError, SpecError
 from testbed.experiment.experiment import Experiment
-from testbed.machine.doctor import plan_in_theory
+from testbed.machine.doctor import plan_in_theory, require_packages
 from testbed.machine.fit import expected_error
 from testbed.record.summary import Summary
 from testbed.report.terminal.summary import LiveProgress
-from testbed.runner.run import CaptureRequest, RunStoppedError, run_experiment
-from testbed.runner.sweep import found, plan_points, require_points, run_sweep
 from testbed.store.compare import compare as compare_records
 from testbed.store.compare import records_of
 from testbed.store.index import Index
@@ -59,6 +58,9 @@ def run(
     that the run made has been removed before.
     """
     experiment = experiment_of(spec, overrides)
+    require_packages()
+    from testbed.runner.run import RunStoppedError
+
     run_one = _runner(_console(quiet), on_progress, output=output, calibrate=calibrate, capture=capture)
     with interruptible():
         try:
@@ -96,6 +98,9 @@ def sweep(
     if reuse not in get_args(Reuse):
         raise SpecError(f"reuse: {reuse!r} is none of {', '.join(get_args(Reuse))}")
     swept = sweep_of_spec(spec, overrides)
+    require_packages()
+    from testbed.runner.sweep import found, plan_points, require_points, run_sweep
+
     plans = plan_points(swept)
     comparison = found(swept, plans, output=Path(output), reuse=reuse, num_retries=retries)
     require_points(swept, plans)
@@ -125,6 +130,7 @@ def _runner(
     """Runs one experiment. What `on_progress` has raised is raised as it is."""
     if calibrate not in tuple(Mode):
         raise SpecError(f"calibrate: {calibrate!r} is none of {', '.join(Mode)}")
+    from testbed.runner.run import CaptureRequest, RunStoppedError, run_experiment
 
     def run_one(experiment: Experiment) -> Summary:
         progress = LiveProgress(console, enabled=not console.quiet)

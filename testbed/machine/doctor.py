@@ -29,7 +29,7 @@ from testbed.hosts.docker_cli import FIX as DOCKER_FIX
 from testbed.hosts.docker_cli import docker_here
 from testbed.machine.fit import known_costs
 from testbed.measure.run_queue_trace import RunQueueTrace
-from testbed.metrics.exporter import PORT
+from testbed.metrics.families import PORT
 from testbed.metrics.server import FIX, PROGRAM
 from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import unsupported
@@ -387,7 +387,8 @@ def _port_check(port: int) -> Check:
 
 def measure(*, on_step: Callable[[str], None]) -> "Budget":
     """What this machine carries, kept for `testbed plan`. Raises MissingRequirementError."""
-    from testbed.machine.budget import keep, measure_budget
+    from testbed.machine.budget import keep
+    from testbed.machine.capacity import measure_budget
 
     budget = measure_budget({name: missing_for_backend(name) for name in delay_backends()}, on_step=on_step)
     keep(budget)
@@ -431,6 +432,23 @@ def require_root() -> None:
         )
 
 
+def missing_packages() -> list[str]:
+    """Of other Python packages, those that a run needs and that are not installed, each with its fix."""
+    missing = []
+    for package, extra in PYTHON_PACKAGES.items():
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
+    return missing
+
+
+def require_packages() -> None:
+    """Raise MissingRequirementError where what runs an experiment could not even be imported."""
+    if missing := missing_packages():
+        raise MissingRequirementError("running needs more than is installed:\n  " + "\n  ".join(missing))
+
+
 def require(plan: Plan) -> None:
     """Raise MissingRequirementError for everything that this plan needs and is missing, before anything is made."""
     from testbed.machine.budget import known_budget, refuse_excess
@@ -442,11 +460,7 @@ def require(plan: Plan) -> None:
         for name, package in APT_PACKAGES.items()
         if shutil.which(name) is None
     ]
-    for package, extra in PYTHON_PACKAGES.items():
-        try:
-            importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
+    missing += missing_packages()
     workload = plan.experiment.workload
     requirements = [channel.require for channel in workload.channels(plan.experiment.channel)]
     requirements += [stack.require for stack in workload.baselines(plan.experiment.stack)]

@@ -28,7 +28,8 @@ from testbed.measure.run_queue_trace import RunQueueWatch
 from testbed.measure.sampler import LinkSampler
 from testbed.metrics.aggregators import scraped_aggregators
 from testbed.metrics.comparison import compare
-from testbed.metrics.exporter import PORT, Exporter
+from testbed.metrics.exporter import Exporter
+from testbed.metrics.families import PORT
 from testbed.metrics.server import PrometheusServer
 from testbed.plan.addressing import Port
 from testbed.plan.plan import Plan

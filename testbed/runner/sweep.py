@@ -28,7 +28,6 @@ from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
-from testbed.runner.run import RunStoppedError, require_iterations
 from testbed.runner.turns import next_turn, num_tries
 from testbed.store.documents import origin_here
 from testbed.store.reuse import Reuse, unlike
@@ -57,6 +56,8 @@ def plan_points(sweep: Sweep) -> list[Plan]:
 
 def require_points(sweep: Sweep, plans: Sequence[Plan]) -> None:
     """Raises SpecError or MissingRequirementError for what a point needs and cannot have, before the first one runs."""
+    from testbed.runner.run import require_iterations  # planning needs nothing of what runs need
+
     errors = PointErrors()
     for point in sweep.points:
         try:
@@ -154,6 +155,8 @@ def run_sweep(
 
     `run` raises RunStoppedError for a run that ended early. Raises Interrupted after having said how to go on.
     """
+    from testbed.runner.run import RunStoppedError  # see require_points
+
     for line in reuse_texts(comparison):
         console.print(line, highlight=False, markup=False)
     # From here on every run belongs to this sweep, and is found by its record whatever happens.

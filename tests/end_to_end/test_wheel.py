@@ -8,11 +8,13 @@ requires, theirs included: nothing is fetched, and nothing that is not required 
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -80,6 +82,12 @@ class Environment:
             command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=150, check=False
         )
 
+    def answer(self, *words: str) -> Any:
+        """What it prints with --json."""
+        done = self.testbed(*words, "--json")
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
     def installed(self) -> dict[str, int]:
         """Every file of the wheel and when it was written, but for what Python makes of sources."""
         files = (path for package in PACKAGES for path in (self.site / package).rglob("*"))
@@ -94,7 +102,11 @@ def small(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
 
 def test_every_file_of_the_packages_is_inside_and_nothing_that_was_built(wheel: Path) -> None:
     listed = subprocess.run(
-        ["git", "ls-files", *PACKAGES, "examples"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *PACKAGES, "examples"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     tracked = {
         name.replace("examples/", "experiments/examples/", 1) if name.startswith("examples/") else name
@@ -110,19 +122,40 @@ def test_every_file_of_the_packages_is_inside_and_nothing_that_was_built(wheel: 
 def test_what_needs_no_root_works_with_what_the_wheel_requires(small: Environment) -> None:
     before = small.installed()
     assert "Start with: testbed run quickstart" in small.testbed("--help").stdout
-    planned = small.testbed("plan", "quickstart", "--json")
-    assert len(json.loads(planned.stdout)["directions"]) == 8, planned.stderr
-    predicted = small.testbed("predict", "quickstart", "--set", "link.rate=1gbit", "--json")
-    assert json.loads(predicted.stdout)["iteration_time_s"] > 0.3, predicted.stderr
-    names = {each["name"] for each in json.loads(small.testbed("examples", "--json").stdout)}
+    assert len(small.answer("plan", "quickstart")["directions"]) == 8
+    assert small.answer("predict", "quickstart", "--set", "link.rate=1gbit")["iteration_time_s"] > 0.3
+    names = {each["name"] for each in small.answer("examples")}
     assert {"quickstart", "zhang_2020", "ddp.py", "iperf.sh", "notebook.ipynb", "dashboards"} <= names
     for name, copied in (("link_speed", "link_speed.yaml"), ("ddp.py", "ddp.py"), ("dashboards", "dashboards")):
         assert small.testbed("examples", "copy", name, "mine").returncode == 0
         assert (small.folder / "mine" / copied).exists()
     again = small.testbed("examples", "copy", "ddp.py", "mine")
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
-    assert json.loads(small.testbed("plan", "mine/link_speed.yaml", "--json").stdout)["points"]
+    assert len(small.answer("plan", "mine/link_speed.yaml")["points"]) == 5
+    results = small.folder / "results"
+    shutil.copytree(ROOT / "tests" / "records" / "version_3", results / "r3")
+    assert small.answer("results", "list")["runs"][0]["name"] == "quickstart"
+    assert small.testbed("report", "results/r3").returncode == 0
+    assert (results / "r3" / "report-figures" / "breakdown.svg").exists()
     assert small.installed() == before
+
+
+def test_what_runs_experiments_is_missed_with_its_fix_and_nothing_else_is(small: Environment) -> None:
+    refused = small.testbed("run", "quickstart")
+    assert refused.returncode == 3
+    assert "mininet is missing: pip install 'ina-testbed[emulation]'" in refused.stderr
+    script = (
+        "import testbed\n"
+        f"run = testbed.load({str(ROOT / 'tests' / 'records' / 'version_3')!r})\n"
+        "assert run.figures['breakdown'].svg() and run.iterations.height and run.scaling_factor\n"
+        "assert testbed.predict('quickstart').iteration_time_s > 0.3\n"
+        "try:\n    testbed.run('quickstart')\n"
+        "except testbed.errors.MissingRequirementError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [str(small.python), "-c", script], cwd=small.folder, capture_output=True, text=True, check=False
+    )
+    assert "torch is missing: pip install 'ina-testbed[training]'" in done.stdout, done.stderr
 
 
 def test_doctor_names_what_is_missing_and_how_to_get_it(small: Environment) -> None:
