@@ -50,7 +50,7 @@ def test_the_notebook_runs_to_its_end_and_shows_its_pictures(tmp_path: Path) -> 
     pictures = [data["image/svg+xml"] for data in shown if "image/svg+xml" in data]
     assert len(pictures) == 2
     assert all("quickstart" in picture for picture in pictures), "the verdict is in each"
-    assert any("Scaling factor" in data.get("text/markdown", "") for data in shown)
+    assert any("| iteration | " in data.get("text/markdown", "") for data in shown)
     records = [Run(path.parent) for path in tmp_path.glob("results/*/summary.json")]
     for run in records:
         assert_no_fault_of_the_links(run.outcome, run.reasons)
