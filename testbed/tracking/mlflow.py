@@ -82,10 +82,10 @@ def _write(client: "MlflowClient", experiment_id: str, run: Tracked) -> None:
         for name, values in run.series.items()
         for each in values
     ]
-    for part in _parts(params):
-        client.log_batch(run_id, params=part)
-    for part in _parts(metrics):
-        client.log_batch(run_id, metrics=part)
+    for some_params in _parts(params):
+        client.log_batch(run_id, params=some_params)
+    for some_metrics in _parts(metrics):
+        client.log_batch(run_id, metrics=some_metrics)
     client.set_terminated(run_id, "FINISHED" if run.stands else "FAILED", _milliseconds(run.ended_s))
 
 

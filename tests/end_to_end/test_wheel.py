@@ -67,7 +67,7 @@ class Environment:
             tops = {file.parts[0] for file in distribution.files or () if not file.is_absolute()}
             for top in tops - {"..", "__pycache__"}:
                 if not (self.site / top).exists():
-                    (self.site / top).symlink_to(distribution.locate_file(top))
+                    (self.site / top).symlink_to(str(distribution.locate_file(top)))
         install = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", "--no-deps"]
         subprocess.run([*install, "--no-index", str(wheel)], check=True, timeout=120)
 

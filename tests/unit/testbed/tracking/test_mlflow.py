@@ -65,7 +65,11 @@ def test_a_run_is_written_once_and_what_was_cut_short_is_written_again(place: st
 
 
 def test_paths_with_signs_that_mlflow_does_not_take_and_long_values_are_written_all_the_same(place: str) -> None:
-    parameters = {"links.w0->s0.rate": "10mbit", "hosts.w*.cpu": 2, "workload.layers": "7," * 5000}
+    parameters: dict[str, str | float | bool] = {
+        "links.w0->s0.rate": "10mbit",
+        "hosts.w*.cpu": 2,
+        "workload.layers": "7," * 5000,
+    }
     write(replace(tracked(load(RECORD)), parameters=parameters), place)
     client = MlflowClient(tracking_uri=place)
     (found,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])

@@ -23,7 +23,7 @@ def test_what_is_no_target_is_named_with_what_is(text: str) -> None:
 
 
 def test_a_library_that_is_missing_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TRACKERS, "mlflow", Tracker("no_such_package", "", "URI"))  # type: ignore[arg-type]
+    monkeypatch.setitem(TRACKERS, "mlflow", Tracker("no_such_package", "", "URI"))
     with pytest.raises(MissingRequirementError, match=r"pip install 'ina-testbed\[tracking\]'"):
         parse_targets(["mlflow:x"])
 
