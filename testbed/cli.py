@@ -87,7 +87,7 @@ def main() -> None:
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup(1)
             signal.signal(number, interrupt)
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)  # `foo:x:` is no cross
     try:
         _execute()
     except Interrupted as interrupted:

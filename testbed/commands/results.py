@@ -202,7 +202,7 @@ def track(
     write(
         records_of(runs, output=output),
         targets,
-        say=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
+        say=lambda text: console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True),
     )
 
 

@@ -290,7 +290,7 @@ def _run(
 def _track(runs: "Sequence[Summary]", targets: "Sequence[Target]") -> None:
     from testbed.tracking.targets import track
 
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     track(
         [Path(run.record) for run in runs],
         targets,
