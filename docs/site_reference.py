@@ -17,11 +17,11 @@ from testbed.experiment.sweep import sweep_schema
 
 Schema = Mapping[str, Any]
 PACKAGES = {
-    "testbed": ("testbed.experiment", "testbed.record", "testbed.traces"),
+    "testbed": ("testbed.api", "testbed.errors", "testbed.experiment", "testbed.record", "testbed.traces"),
     "transports": ("transports",),
     "switch_agg": ("switch_agg",),
 }
-"""Of `testbed`, which is used by its commands, what specs, records and traces are."""
+"""Of `testbed` what a program uses, and what specs, records and traces are."""
 
 
 def write_reference(folder: Path) -> None:

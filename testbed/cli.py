@@ -8,14 +8,14 @@ import importlib.metadata
 import signal
 import sys
 from contextlib import suppress
-from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from testbed.commands import (
     benchmarks,
+    examples,
     links,
     machine,
     papers,
@@ -29,14 +29,14 @@ from testbed.commands import (
 )
 from testbed.commands.options import EPILOG
 from testbed.errors import Interrupted, SpecError, TestbedError
-from testbed.system.interruptions import SIGNALS
+from testbed.system.interruptions import SIGNALS, interrupt
 
 EXIT_INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="testbed",
     help="Emulate the network of distributed training: real gradients over measured links, and a verdict on whether "
-    "the numbers can be trusted.\n\nStart with: testbed run experiments/quickstart.yaml",
+    "the numbers can be trusted.\n\nStart with: testbed run quickstart",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -50,6 +50,7 @@ app.add_typer(
     benchmarks.commands, name="bench", short_help="Benchmarks: stacks and links against targets and baselines."
 )
 app.add_typer(results.results, name="results", short_help="Many runs: list, query, export, delete.")
+app.add_typer(examples.commands, name="examples", short_help="Specs and scripts to begin with: list and copy.")
 app.add_typer(traces.commands, name="trace", short_help="Traces: look at them, make, import and export them.")
 app.add_typer(
     links.commands, name="link", short_help="Show, change, take down and bring up links of a running experiment."
@@ -71,21 +72,24 @@ def options(
     """Options that stand before any command. Their help is the application's."""
 
 
-def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the cleaning that the first one started.
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    raise Interrupted(signal.Signals(signum).name)
+def _execute() -> None:
+    try:
+        app()
+    except ModuleNotFoundError:
+        from testbed.machine.doctor import require_packages
+
+        require_packages()  # it is of an extra that is not installed; says of which
+        raise
 
 
 def main() -> None:
     """The console script: commands, and errors as one readable text and an exit code."""
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup(1)
-            signal.signal(number, _interrupt)
-    errors = Console(stderr=True)
+            signal.signal(number, interrupt)
+    errors = Console(stderr=True, emoji=False)  # `foo:x:` is no cross
     try:
-        app()
+        _execute()
     except Interrupted as interrupted:
         with suppress(OSError):  # the terminal is gone
             errors.print(f"{interrupted}: interrupted; everything this run made has been removed", style="yellow")

@@ -4,6 +4,7 @@ TestbedError
 +-- SpecError            2    the spec or the command line; names the field and what is allowed
 +-- MissingRequirementError  3  something is missing on this machine, or did not take a setting; names the fix
 +-- CalibrationError     4    a link does not do what it says
++-- InvalidResultError   4    a result's numbers do not stand; raised by whoever wants one of them in Python
 +-- RunFailedError       1    a process of the run died, hung or raised
 """
 
@@ -37,10 +38,20 @@ class CalibrationError(TestbedError):
     exit_code = 4
 
 
+class InvalidResultError(TestbedError):
+    """The numbers of this result do not stand; the message says why."""
+
+    exit_code = 4
+
+
 class RunFailedError(TestbedError):
     """A process of the run died, hung or raised; the message carries its traceback."""
 
     exit_code = 1
+
+
+class ResultWarning(UserWarning):
+    """A result that was made just now stands with reservations, or not at all."""
 
 
 class Interrupted(BaseException):

@@ -50,7 +50,7 @@ def documented() -> list[list[str]]:
 
 def parsed(command: Any, words: list[str]) -> Any:
     """The context of a command line, parsed and not carried out. Raises click's errors."""
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and not (command.invoke_without_command and not words[1:]):
         words = words[1:]
         assert words[0] in command.commands, words[0]
         command = command.commands[words[0]]

@@ -43,6 +43,8 @@ def arrows(package: str) -> Counter[tuple[str, str]]:
     """How often each room imports from each other."""
     found: Counter[tuple[str, str]] = Counter()
     for importer, imported in imports(sources(package)):
+        if importer == package:
+            continue  # it offers what is below it to others, and nobody below takes that from it
         if imported.startswith(f"{package}."):
             one, other = ([*module.split("."), "__init__"][1] for module in (importer, imported))
             found[one, other] += one != other

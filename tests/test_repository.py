@@ -1,5 +1,6 @@
 """House rules that no linter knows: mirrors, registries, what must and must not stand in the tree."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -189,3 +190,12 @@ def test_what_runs_before_a_commit_and_on_a_push_is_there() -> None:
     assert all(f'"{target}"' in workflow["jobs"]["test"]["strategy"]["matrix"]["target"] for target in targets)
     makefile = (ROOT / "Makefile").read_text()
     assert all(f"\n{target}:" in makefile for target in targets)
+
+
+def test_notebooks_are_committed_without_what_they_have_shown() -> None:
+    notebooks = tracked("*.ipynb")
+    assert notebooks
+    for path in notebooks:
+        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+        assert cells
+        assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), path

@@ -7,12 +7,14 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from switch_agg.errors import UnsupportedError
+from switch_agg.native.cache import cache_directory
 from switch_agg.native.layout import Layout, assertions
 
 Form = Literal["program", "library", "bpf"]
@@ -24,6 +26,9 @@ _FLAGS: Final[dict[Form, tuple[str, ...]]] = {
 }
 _LIBRARIES: Final[dict[Form, tuple[str, ...]]] = {"program": ("-lm",), "library": ("-lm",), "bpf": ()}
 _SUFFIXES: Final[dict[Form, str]] = {"program": "", "library": ".so", "bpf": ".o"}
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_MODE: Final = 0o755
+"""Whatever the umask is."""
 _FIXES: Final[dict[Form, str]] = {
     "program": "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev",
     "library": "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev",
@@ -32,10 +37,12 @@ _FIXES: Final[dict[Form, str]] = {
 
 
 def build(source: Path, form: Form, defines: tuple[str, ...] = (), *, layouts: Sequence[Layout] = ()) -> Path:
-    """What the compiler makes of the source, in the folder `build` beside it; made if there is none of this source yet.
+    """What the compiler makes of the source, made if there is none of this source yet: in the folder `build` beside it,
+    or, where packages are installed or nothing can be written, in the user's cache.
 
     `defines` are macros, as NAME=VALUE, `layouts` those of structures that Python shares. Raises UnsupportedError when
-    it has to be built and there is no compiler, or the compiler refuses: a layout that is not the source's, say.
+    it has to be built and there is no compiler, or the compiler refuses: a layout that is not the source's, say. So
+    where what lies in the cache may be somebody else's.
     """
     flags, libraries = (*_flags(form), *(f"-D{define}" for define in defines)), _LIBRARIES[form]
     sources = [source, *sorted(source.parent.glob("*.h"))]
@@ -43,17 +50,38 @@ def build(source: Path, form: Form, defines: tuple[str, ...] = (), *, layouts: S
     contents = b"".join(path.read_bytes() for path in sources) + " ".join((*flags, *libraries, asserted)).encode()
     digest = hashlib.sha256(contents).hexdigest()[:12]
     built = source.parent / "build" / f"{source.stem}-{digest}{_SUFFIXES[form]}"
+    if not built.exists() and not _can_be_built_beside(source):
+        built = cache_directory() / "native" / built.name
+        _refuse_foreign(built)
     if not built.exists():
         try:
-            built.parent.mkdir(exist_ok=True)
+            built.parent.mkdir(parents=True, exist_ok=True)
             with built.with_name(f".{source.stem}.lock").open("w") as lock:
                 # Of many workers that need it one compiles: if all did, they would keep each other waiting for cores.
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not built.exists():
                     _compile(source, built, form, flags, asserted)
         except OSError as error:
-            raise UnsupportedError(f"cannot write {built}: {error}; make it writable or build it as root") from error
+            raise UnsupportedError(f"cannot write {built}: {error}; set XDG_CACHE_HOME to a writable folder") from error
     return built
+
+
+def _can_be_built_beside(source: Path) -> bool:
+    """In a checkout: what an installer has laid down is the installer's to change."""
+    return not _INSTALLED & set(source.parts) and os.access(source.parent, os.W_OK)
+
+
+def _refuse_foreign(built: Path) -> None:
+    """A cache may be in a folder of another user's (sudo may keep HOME), who must not say what this one runs."""
+    try:
+        status = built.stat()
+    except OSError:  # it is to be made, or that fails with a reason of its own
+        return
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnsupportedError(
+            f"{built} may be changed by other users than {os.geteuid()}: remove it, or set XDG_CACHE_HOME to a folder "
+            "of your own"
+        )
 
 
 def _flags(form: Form) -> tuple[str, ...]:
@@ -76,6 +104,7 @@ def _compile(source: Path, built: Path, form: Form, flags: tuple[str, ...], asse
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UnsupportedError(f"{compiler} cannot build {source.name} ({_FIXES[form]}):\n{done.stderr.strip()}")
+        partial.chmod(_MODE)
         partial.replace(built)
     finally:
         partial.unlink(missing_ok=True)

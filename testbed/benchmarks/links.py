@@ -26,7 +26,7 @@ from testbed.experiment.experiment import validate
 from testbed.hosts.base import runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.links.htb import goodput_fraction
-from testbed.machine.budget import ring_flows
+from testbed.machine.capacity import ring_flows
 from testbed.machine.doctor import missing_for_backend, plan_here, require
 from testbed.plan.plan import Plan
 from testbed.runner.session import IMPORT_TIMEOUT_S

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from switch_agg.native.cache import cache_directory
 from testbed.errors import MissingRequirementError
 from testbed.system import environment
 
@@ -33,12 +34,6 @@ MAX_AGE: Final = timedelta(days=7)
 """An older measurement is made again: updates that no version number shows (microcode, the hypervisor) happen."""
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _log = logging.getLogger(__name__)
-
-
-def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/ina-testbed`, by default in `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "ina-testbed"
 
 
 def machine_digest() -> str:

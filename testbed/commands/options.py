@@ -17,8 +17,36 @@ EPILOG: Final = (
     "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 something is missing on this machine, "
     "4 ran but the result is invalid, 130 interrupted and cleaned. What each number means: docs/definitions.md."
 )
+
+
+def _shipped(given: Path | None) -> Path | None:
+    """The file, or the spec of that name that comes with the package."""
+    if given is None:
+        return None
+    from testbed.experiment.shipped import spec_path
+
+    return spec_path(given)
+
+
 Spec = Annotated[
-    Path, typer.Argument(help="A YAML spec; `testbed schema` describes it.", metavar="SPEC", show_default=False)
+    Path,
+    typer.Argument(
+        help="A YAML spec, which `testbed schema` describes; or the name of one that `testbed examples` lists, where "
+        "there is no such file.",
+        metavar="SPEC",
+        show_default=False,
+        callback=_shipped,
+    ),
+]
+SpecOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec",
+        help="Take all but the workload from this spec.",
+        dir_okay=False,
+        show_default=False,
+        callback=_shipped,
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -65,6 +93,15 @@ EngineName = Annotated[
         "the resource emulation_slot and are like this one, one run at a time on each; "
         "'{kind: ray, address: HOST:PORT}' names the cluster (docs/sweeps.md).",
         metavar="ENGINE",
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Write the result there, too, once the run is over: tensorboard:DIR or mlflow:URI. Repeatable. Needs "
+        "ina-testbed[tracking].",
+        metavar="TARGET",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]

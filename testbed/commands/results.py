@@ -161,6 +161,51 @@ def delete(
             standard_output().print(f"deleted {output / record}", markup=False, highlight=False)
 
 
+@results.command(epilog=EPILOG, short_help="Write runs to TensorBoard or MLflow.")
+def track(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Records, directories of sweeps, or beginnings of runs' ids below --output.",
+            metavar="RECORD...",
+            show_default=False,
+        ),
+    ],
+    to: Annotated[
+        list[str],
+        typer.Option(
+            "--to",
+            help="tensorboard:DIR or mlflow:URI. Repeatable. Needs ina-testbed[tracking].",
+            metavar="TARGET",
+            show_default=False,
+        ),
+    ],
+    output: Output = Path("results"),
+) -> None:
+    """Write runs to TensorBoard or MLflow, from their records; those that are there already are left as they are.
+
+    Loss, iteration time and its parts, and what of its rate each link used, for each measured iteration; settings as
+    parameters, the verdict as tags. Names of numbers that do not stand begin with invalid/.
+
+    Examples:
+
+    \b
+      testbed results track last --to tensorboard:runs
+      testbed results track results/link-speed-sweep-1a2b3c4d --to mlflow:http://localhost:5000
+    """
+    from testbed.store.compare import records_of
+    from testbed.tracking.targets import parse_targets
+    from testbed.tracking.targets import track as write
+
+    targets = parse_targets(to)
+    console = standard_output()
+    write(
+        records_of(runs, output=output),
+        targets,
+        say=lambda text: console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True),
+    )
+
+
 @results.command(epilog=EPILOG, short_help="Make the index again.")
 def rebuild(output: Output = Path("results"), as_json: Json = False) -> None:
     """Forget what is known of the records and read each of them again. The index holds nothing that they do not."""

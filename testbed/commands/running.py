@@ -20,6 +20,8 @@ from testbed.commands.options import (
     Runtime,
     Set,
     Spec,
+    SpecOption,
+    Track,
     Verbose,
     emit,
     set_up_logging,
@@ -28,12 +30,13 @@ from testbed.errors import CalibrationError, SpecError
 from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from testbed.experiment.experiment import Experiment
     from testbed.record.summary import Summary
     from testbed.report.terminal.summary import LiveProgress
     from testbed.runner.run import CaptureRequest
+    from testbed.tracking.targets import Target
 
 commands: Final = typer.Typer()
 
@@ -68,6 +71,7 @@ def run(
     prometheus: Prometheus = False,
     runtime: Runtime = None,
     calibration: Calibrate = Mode.CLASS,
+    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -83,11 +87,14 @@ def run(
       testbed run experiments/quickstart.yaml --capture w1-s0
       testbed run experiments/quickstart.yaml --prometheus
       testbed run experiments/quickstart.yaml --runtime docker
+      testbed run experiments/quickstart.yaml --track tensorboard:runs
     """
     from testbed.experiment.experiment import load
     from testbed.report.terminal.summary import LiveProgress
+    from testbed.tracking.targets import parse_targets
 
     set_up_logging(verbose)
+    targets = parse_targets(track or [])
     given = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
     experiment = load(spec, given)
     if prometheus and experiment.metrics.prometheus is None:
@@ -97,6 +104,7 @@ def run(
         progress=LiveProgress(Console(stderr=True), enabled=not as_json),
         output=output,
         as_json=as_json,
+        targets=targets,
         calibration_mode=calibration,
         capture=_captures(capture, capture_bytes),
     )
@@ -123,10 +131,7 @@ def execute(
     link: Annotated[
         str | None, typer.Option(help="RATE[,DELAY[,LOSS]] of every link, such as 1gbit,1ms.", show_default=False)
     ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option("--spec", help="Take all but the workload from this spec.", dir_okay=False, show_default=False),
-    ] = None,
+    spec: SpecOption = None,
     backend: Annotated[
         str | None,
         typer.Option(
@@ -250,8 +255,15 @@ def _import_early(experiment: "Experiment") -> None:
         preload(experiment.workload.preload)
 
 
-def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:
-    """Run it, print its summary, end with its exit code."""
+def _run(
+    experiment: "Experiment",
+    *,
+    progress: "LiveProgress",
+    as_json: bool,
+    targets: "Sequence[Target]" = (),
+    **how: Any,
+) -> None:
+    """Run it, print its summary, write its result to the targets, end with its exit code."""
     _import_early(experiment)
     from testbed.report.terminal.summary import render_summary
     from testbed.runner.run import RunStoppedError, run_experiment
@@ -269,10 +281,22 @@ def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, *
         render_summary(summary, standard_output())
     if stopped is not None:
         raise stopped
+    _track([summary], targets)
     if summary.outcome == "invalid":
         raise typer.Exit(CalibrationError.exit_code)
     if summary.outcome == "failed":
         raise typer.Exit(1)
+
+
+def _track(runs: "Sequence[Summary]", targets: "Sequence[Target]") -> None:
+    from testbed.tracking.targets import track
+
+    errors = Console(stderr=True, emoji=False)
+    track(
+        [Path(run.record) for run in runs],
+        targets,
+        say=lambda text: errors.print(text, markup=False, highlight=False, soft_wrap=True),
+    )
 
 
 @commands.command(epilog=EPILOG, short_help="Run every combination of what a spec lists, compare.")
@@ -287,6 +311,7 @@ def sweep(
         int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, without root; run nothing.")] = False,
+    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -321,9 +346,11 @@ def sweep(
     """
     from testbed.experiment.sweep import load_sweep
     from testbed.runner.engines.base import parse_engine
+    from testbed.tracking.targets import parse_targets
 
     set_up_logging(verbose)
     chosen = parse_engine(engine)
+    targets = parse_targets(track or [])
     swept = load_sweep(spec, overrides or [])
     if swept.is_single_run:
         raise SpecError(
@@ -363,6 +390,7 @@ def sweep(
         emit(comparison.to_json())
     else:
         render_comparison(comparison, standard_output())
+    _track([run for point in comparison.points for run in point.runs], targets)
     if code := exit_code(comparison):
         raise typer.Exit(code)
 

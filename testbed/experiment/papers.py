@@ -11,7 +11,6 @@ out_of_reach:
 """
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from testbed.errors import SpecError
 from testbed.experiment.claims import PaperSays
 from testbed.experiment.documents import read_document
+from testbed.experiment.shipped import shipped_folder
 
 FILE: Final = "paper.yaml"
 
@@ -72,19 +72,10 @@ class Paper(BaseModel):
         return [self.folder / part for part in self.parts]
 
 
-def shipped_folder() -> Path | None:
-    """Where the papers are that come with this package; None where it is not installed with them."""
-    found = find_spec("experiments")
-    places = list(found.submodule_search_locations or ()) if found else []
-    return Path(places[0]) / "papers" if places else None
-
-
 def shipped_papers() -> list[Paper]:
     """All of them, by name. Raises SpecError where one is not as it should be."""
     folder = shipped_folder()
-    if folder is None or not folder.is_dir():
-        return []
-    return [load_paper(path.parent) for path in sorted(folder.glob(f"*/{FILE}"))]
+    return [] if folder is None else [load_paper(path.parent) for path in sorted(folder.glob(f"papers/*/{FILE}"))]
 
 
 def load_paper(folder: Path) -> Paper:

@@ -116,10 +116,16 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False
     With `quick` those that the spec lists under `quick` come first, and claims of which they leave no point are left
     out. Raises SpecError that names the path and the value of every point that is no experiment.
     """
-    found = _loaded(path, overrides, quick=quick)
+    given = [(text, parse_override(text)) for text in overrides]
+
+    def loaded(*, quick: bool) -> Sweep:
+        data = read(path)
+        return sweep_of(data, [*_quick(data, quick), *given], name=path, folder=path.parent)
+
+    found = loaded(quick=quick)
     if not quick:
         return found
-    whole = _loaded(path, overrides, quick=False)
+    whole = loaded(quick=False)
     kept = (claim for claim in found.claims if _has_points(claim, found) or not _has_points(claim, whole))
     return replace(found, claims=tuple(kept))
 
@@ -128,14 +134,19 @@ def _has_points(claim: Claim, sweep: Sweep) -> bool:
     return any(matches(point.settings, claim.where) for point in sweep.points)
 
 
-def _loaded(path: Path, overrides: Sequence[str], *, quick: bool) -> Sweep:
-    data = read(path)
+def sweep_of(
+    data: dict[Any, Any], settings: Sequence[tuple[str, tuple[str, Any]]], *, name: object, folder: Path
+) -> Sweep:
+    """The sweep of plain data, which are changed, with settings: each as it was written, its path and its value.
+
+    Paths of files in `sweep` and `where` begin at the folder; errors of points begin with the name. Raises SpecError.
+    """
     swept = data.get("sweep")
     if isinstance(swept, dict):
-        data["sweep"] = {key: _anchored(str(key), values, path.parent) for key, values in swept.items()}
+        data["sweep"] = {key: _anchored(str(key), values, folder) for key, values in swept.items()}
     if "where" in data:
-        data["where"] = _anchored_where(data["where"], path.parent)
-    for override, (key, value) in [*_quick(data, quick), *((text, parse_override(text)) for text in overrides)]:
+        data["where"] = _anchored_where(data["where"], folder)
+    for override, (key, value) in settings:
         part, _, axis = key.partition(".")
         if part in ("sweep", "where") and axis:
             present = data.get(part) or {}
@@ -146,7 +157,7 @@ def _loaded(path: Path, overrides: Sequence[str], *, quick: bool) -> Sweep:
         if any(key == varied or key.startswith(f"{varied}.") for varied in _paths_of(data.get("sweep"))):
             raise SpecError(f"--set {override}: {key} is varied by `sweep`; narrow it with --set 'sweep.PATH=[VALUE]'")
         set_value(data, key, value)
-    with naming(path):
+    with naming(name):
         return expand(data)
 
 

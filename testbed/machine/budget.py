@@ -1,4 +1,4 @@
-"""What this machine carries, measured by `testbed doctor` and compared with what a plan requests.
+"""What this machine carries, as `testbed doctor` measured it (testbed.machine.capacity), and what a plan requests.
 
 Every byte between workers crosses two shaped links and a switch, on the same cores that train. The budget is the sum of
 the goodputs of as many streams as such a star carries when only the cores limit it.
@@ -6,44 +6,23 @@ the goodputs of as many streams as such a star carries when only the cores limit
 
 import json
 import math
-import os
 import statistics
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from testbed.calibration.cache import cache_directory, machine_digest
-from testbed.calibration.delays import one_way_delays_s
-from testbed.calibration.streams import Flow, goodputs_bps
-from testbed.deployment.deployment import Deployment, deploy
+from switch_agg.native.cache import cache_directory
+from testbed.calibration.cache import machine_digest
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.clock import MAX_DILATION
-from testbed.experiment.experiment import validate
-from testbed.experiment.link import MTU, BackendName
-from testbed.hosts.clean import owned_run
-from testbed.links.htb import goodput_fraction
-from testbed.measure.machine import MachineSample
-from testbed.plan.plan import Plan, make_plan
-from testbed.system.kernel import realtime
-from testbed.system.run_state import new_run_id
+from testbed.experiment.link import MTU
+from testbed.plan.plan import Plan
 from transports.units import format_rate
 
 NUM_WORKERS: Final = 4
-LINK_RATE: Final = "10gbit"
-"""Of each of the star's links: together far more than two cores carry."""
-WINDOW_S: Final = 0.8
-WARM_UP_S: Final = 0.4
 PROBED_DELAY: Final = "1ms"
-NUM_PROBES: Final = 400
-NUM_NAPS: Final = 500
-NAP_S: Final = 200e-6
 COMFORTABLE_SHARE: Final = 0.5
 """Above, the links alone take half of the cores' time while they are full."""
 DILATED_SHARE: Final = 0.35
@@ -89,81 +68,6 @@ class Budget:
     def carries_bps(self, packet_bytes: int) -> float:
         """What this machine carries with packets of at most that size."""
         return self.mtu_bps if packet_bytes <= MTU else self.superframe_bps
-
-
-def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[str], None] = lambda _: None) -> Budget:
-    """Measure; a few seconds. `backends` says of each delay backend what is missing here, nothing if it works.
-
-    Raises MissingRequirementError without root, or when something withstands.
-    """
-    if os.geteuid() != 0:
-        raise MissingRequirementError("measuring what this machine carries needs root: sudo testbed doctor")
-    before = MachineSample.take()
-    on_step("timer")
-    timer = _timer()
-    busy_share = MachineSample.take().busy_share_since(before)
-    on_step("super-frames")
-    superframe_bps = _carried_bps("superframe")
-    on_step("packets of the MTU")
-    mtu_bps = _carried_bps("mtu")
-    delays = {}
-    for backend, problem in backends.items():
-        if not problem:
-            on_step(f"delay by {backend}")
-            delays[str(backend)] = _delay(backend)
-    return Budget(
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine_digest(),
-        superframe_bps=superframe_bps,
-        mtu_bps=mtu_bps,
-        delays=delays,
-        timer=timer,
-        busy_share=busy_share,
-    )
-
-
-def _timer() -> Lateness:
-    late_s = []
-    with realtime():
-        for _ in range(NUM_NAPS):
-            begun_s = time.monotonic()
-            time.sleep(NAP_S)
-            late_s.append(time.monotonic() - begun_s - NAP_S)
-    return Lateness.of(late_s)
-
-
-@contextmanager
-def _deployed(**keys: Any) -> Iterator[Deployment]:
-    plan = make_plan(validate({"name": "doctor", "metrics": {"port": None}, **keys}))
-    with (
-        tempfile.TemporaryDirectory(prefix="testbed-doctor-") as logs,
-        owned_run(new_run_id()) as state,
-        deploy(plan, state, log_directory=Path(logs)) as deployment,
-    ):
-        yield deployment
-
-
-def ring_flows(plan: Plan) -> list[Flow]:
-    """A flow from every worker to the next."""
-    ports = [plan.worker_port(rank) for rank in range(plan.experiment.workers)]
-    return [
-        Flow(source=port.node, source_address=port.address, target=following.node, target_address=following.address)
-        for port, following in zip(ports, [*ports[1:], ports[0]], strict=True)
-    ]
-
-
-def _carried_bps(packet_mode: str) -> float:
-    link = {"rate": LINK_RATE, "queue": "4MB"}
-    with _deployed(workers=NUM_WORKERS, link=link, packet_mode=packet_mode) as deployment:
-        flows = ring_flows(deployment.plan)
-        return sum(goodputs_bps(deployment, flows, window_s=WINDOW_S, warm_up_s=WARM_UP_S)) / goodput_fraction()
-
-
-def _delay(backend: BackendName) -> Lateness:
-    with _deployed(workers=2, link={"rate": "1gbit", "delay": PROBED_DELAY, "backend": backend}) as deployment:
-        direction = deployment.plan.directions[0]
-        (delays_s,) = one_way_delays_s(deployment, [direction], num_packets=NUM_PROBES)
-        return Lateness.of([delay_s - direction.delay_s for delay_s in delays_s])
 
 
 def keep(budget: Budget) -> None:

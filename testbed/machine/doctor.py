@@ -29,12 +29,13 @@ from testbed.hosts.docker_cli import FIX as DOCKER_FIX
 from testbed.hosts.docker_cli import docker_here
 from testbed.machine.fit import known_costs
 from testbed.measure.run_queue_trace import RunQueueTrace
-from testbed.metrics.exporter import PORT
+from testbed.metrics.families import PORT
 from testbed.metrics.server import FIX, PROGRAM
 from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import unsupported
 from testbed.system.kernel import has_sysctl, require_descriptors
 from testbed.system.native import build
+from testbed.system.native.libraries import build_libraries
 from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
@@ -238,6 +239,7 @@ def examine() -> list[Check]:
                 fix=f"pip install 'ina-testbed[{extra}]', or make setup in a clone",
             )
         )
+    checks.append(_compiler_check())
     checks += _kernel_checks()
     checks.append(_ray_check())
     checks.append(_docker_check())
@@ -258,6 +260,23 @@ def _ray_check() -> Check:
         ok=found != "missing",
         found=found if found != "missing" else "missing: sweeps on many machines (testbed sweep --engine ray)",
         fix="pip install 'ina-testbed[ray]', on every machine of the cluster in the same version",
+    )
+
+
+def _compiler_check() -> Check:
+    """Whether what is in C has been built, or can be."""
+    try:
+        libraries = build_libraries()
+        found, ok = f"works (built in {', '.join(sorted({str(path.parent) for path in libraries}))})", True
+    except MissingRequirementError as error:
+        found, ok = str(error), False
+    return Check(
+        name="C compiler",
+        severity="optional",
+        ok=ok,
+        found=found,
+        fix="apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev; without it delays by nfqueue and "
+        "tap, background traffic and channel udp are refused, and tcp takes more of the processors",
     )
 
 
@@ -383,7 +402,8 @@ def _port_check(port: int) -> Check:
 
 def measure(*, on_step: Callable[[str], None]) -> "Budget":
     """What this machine carries, kept for `testbed plan`. Raises MissingRequirementError."""
-    from testbed.machine.budget import keep, measure_budget
+    from testbed.machine.budget import keep
+    from testbed.machine.capacity import measure_budget
 
     budget = measure_budget({name: missing_for_backend(name) for name in delay_backends()}, on_step=on_step)
     keep(budget)
@@ -427,6 +447,23 @@ def require_root() -> None:
         )
 
 
+def missing_packages() -> list[str]:
+    """Of other Python packages, those that a run needs and that are not installed, each with its fix."""
+    missing = []
+    for package, extra in PYTHON_PACKAGES.items():
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
+    return missing
+
+
+def require_packages() -> None:
+    """Raise MissingRequirementError where what runs an experiment could not even be imported."""
+    if missing := missing_packages():
+        raise MissingRequirementError("running needs more than is installed:\n  " + "\n  ".join(missing))
+
+
 def require(plan: Plan) -> None:
     """Raise MissingRequirementError for everything that this plan needs and is missing, before anything is made."""
     from testbed.machine.budget import known_budget, refuse_excess
@@ -438,11 +475,7 @@ def require(plan: Plan) -> None:
         for name, package in APT_PACKAGES.items()
         if shutil.which(name) is None
     ]
-    for package, extra in PYTHON_PACKAGES.items():
-        try:
-            importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
+    missing += missing_packages()
     workload = plan.experiment.workload
     requirements = [channel.require for channel in workload.channels(plan.experiment.channel)]
     requirements += [stack.require for stack in workload.baselines(plan.experiment.stack)]

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import testbed.plan.prediction
 import testbed.theory.fit
 import transports.collectives.timing
-from testbed.calibration.cache import cache_directory, machine_digest
+from switch_agg.native.cache import cache_directory
+from testbed.calibration.cache import machine_digest
 from testbed.errors import MissingRequirementError
 from testbed.theory.fit import PARAMETERS, Fit
 from testbed.theory.reach import Expected, Reach

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from switch_agg.metrics import AggregatorCollector, Scraped
 from testbed.errors import MissingRequirementError
 from testbed.metrics import families
-from testbed.metrics.families import Family
+from testbed.metrics.families import PORT, Family
 
 if TYPE_CHECKING:  # these import mininet's nodes
     from testbed.deployment.live_links import LinkChangeEvent
@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # these import mininet's nodes
     from testbed.measure.machine import MachineSample
     from testbed.measure.sampler import LinkSample
 
-PORT: Final = 9464
-"""Where a run is looked for first, by docker/prometheus.yml for one."""
 _QUANTILES: Final = (0.5, 0.99, 1.0)
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 

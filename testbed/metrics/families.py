@@ -7,6 +7,8 @@ Every series carries the label `run`, the run's id.
 from dataclasses import dataclass
 from typing import Final, Literal
 
+PORT: Final = 9464
+"""Where a run's page is looked for first, by docker/prometheus.yml for one."""
 Kind = Literal["counter", "gauge", "summary"]
 
 

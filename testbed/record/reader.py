@@ -63,8 +63,8 @@ class Record:
     waits: pl.DataFrame
 
 
-def load(path: Path) -> Record:
-    """Read a record. Raises SpecError that says which file is missing or cannot be read."""
+def require_record(path: Path) -> None:
+    """Raise SpecError unless this is the directory of a finished run, with everything in it."""
     if not path.is_dir():
         raise SpecError(f"{path}: no such directory; give the directory of a record, as `testbed run` prints it")
     frames = [f"{name}.parquet" for name in FRAMES if name not in LATER_FRAMES]
@@ -77,6 +77,11 @@ def load(path: Path) -> Record:
         raise SpecError(f"{path}: the run did not finish (no summary.json); its logs are in {path / 'logs'}")
     if missing:
         raise SpecError(f"{path} is not a whole record: {', '.join(missing)} missing")
+
+
+def load(path: Path) -> Record:
+    """Read a record. Raises SpecError that says which file is missing or cannot be read."""
+    require_record(path)
     return Record(
         path=path,
         summary=load_summary(path / "summary.json"),

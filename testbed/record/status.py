@@ -57,6 +57,13 @@ class Progress(Protocol):
         """Name and utilisation, 0 to 1, of every link direction since the last sample."""
 
 
+class Announcer(Progress, Protocol):
+    """Who hears more than that, since nobody else will say it."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+
+
 class StatusFile:
     """Implements Progress and passes everything on. There is no file before the run's directory is there, nor
     after it has gone."""

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from testbed.calibration.cache import cache_directory
+from switch_agg.native.cache import cache_directory
 from testbed.errors import MissingRequirementError
 from testbed.record.writer import replace_bytes, replace_text
 from testbed.report import vega
@@ -53,19 +53,25 @@ def script() -> str:
     return text
 
 
-def svg(figure: Figure, *, width: int) -> str:
-    """A figure as a picture, so many pixels wide, dark on white."""
+def svg(figure: Figure, *, width: int = _WIDTH, caption: str = "") -> str:
+    """A figure as a picture, so many pixels wide, dark on white, with a caption above it."""
     import vl_convert
 
-    drawn: str = vl_convert.vega_to_svg(vega.on_paper(figure, width=width))
+    drawn: str = vl_convert.vega_to_svg(vega.on_paper(figure, width=width, caption=caption))
     return drawn
+
+
+def png(drawn: str) -> bytes:
+    """A picture that :func:`svg` has drawn, as pixels."""
+    import vl_convert
+
+    pixels: bytes = vl_convert.svg_to_png(drawn, scale=_DOTS)
+    return pixels
 
 
 def write_pictures(page: Path, figures: Mapping[str, Figure]) -> list[Path]:
     """Each figure as SVG and PNG, for papers, in the folder `<page's name>-figures` beside the page; returns their
     paths. Pictures of figures that there are no more are removed. Raises MissingRequirementError."""
-    import vl_convert
-
     folder = page.with_name(f"{page.stem}-figures")
     written: list[Path] = []
     if not figures and not folder.exists():
@@ -73,10 +79,10 @@ def write_pictures(page: Path, figures: Mapping[str, Figure]) -> list[Path]:
     try:
         folder.mkdir(exist_ok=True)
         for name, figure in figures.items():
-            drawn = svg(figure, width=_WIDTH)
+            drawn = svg(figure)
             for path, content in (
                 (folder / f"{name}.svg", drawn.encode()),
-                (folder / f"{name}.png", vl_convert.svg_to_png(drawn, scale=_DOTS)),
+                (folder / f"{name}.png", png(drawn)),
             ):
                 replace_bytes(path, content)
                 written.append(path)

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record import number_text
 from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.reader import Record
@@ -40,7 +39,7 @@ from testbed.report.figures import (
 )
 from testbed.report.lanes import Lanes
 from testbed.verdict.changes import RateHistory
-from testbed.verdict.parts import PARTS, per_iteration
+from testbed.verdict.parts import PARTS, in_step, measured_iterations, per_iteration
 
 _PART_COLORS: Final = {
     "data": TEAL,
@@ -271,7 +270,7 @@ def timeline(record: Record) -> Figure | None:
     origin_s = float(iterations.filter(pl.col("index") == index)["start_s"][0])
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     bars = _Bars(origin_s, record.summary.dilation)
-    rows = last_ready_s(record.iterations.filter(this), in_step=_in_step(record)).sort("rank")
+    rows = last_ready_s(record.iterations.filter(this), in_step=in_step(record.summary)).sort("rank")
     # A bucket waits and is in service; computing has some parts.
     num_spans = 2 * record.buckets.filter(this).height / rows.height + 6
     num_drawn = min(rows.height, max(1, math.floor(_NUM_SPANS / num_spans)))
@@ -300,7 +299,7 @@ def critical_path(record: Record) -> list[Step]:
     """Of the median iteration, in virtual seconds from its first step on; empty where workers do not wait for each
     other, or nothing was exchanged."""
     index = median_iteration(record)
-    if index is None or not _in_step(record):
+    if index is None or not in_step(record.summary):
         return []
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     steps = find_critical_path(record.iterations.filter(this), record.buckets.filter(this))
@@ -336,11 +335,6 @@ def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
             row["done_s"],
             f"{text}: in service",
         )
-
-
-def _in_step(record: Record) -> bool:
-    requested = record.summary.synchronisation
-    return requested is None or SYNCHRONISATIONS[requested.kind].in_step
 
 
 def median_iteration(record: Record) -> int | None:
@@ -390,10 +384,7 @@ class _Bars:
 
 
 def _measured(record: Record) -> pl.DataFrame:
-    summary = record.summary
-    return per_iteration(
-        record.iterations, num_workers=summary.num_workers, dilation=summary.dilation, in_step=_in_step(record)
-    )
+    return measured_iterations(record.iterations, record.summary)
 
 
 def _window(record: Record) -> tuple[float, float] | None:

@@ -7,6 +7,7 @@ nothing again.
 
 import csv
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -72,16 +73,24 @@ def on_page(figure: Figure) -> Json:
     return _specification(made, [*sizes, *(_zoom() if figure.zoom else [])], brush=figure.zoom, spare=0.0)
 
 
-def on_paper(figure: Figure, *, width: int) -> Json:
-    """`width` pixels, labels and legend included, dark on white."""
+def on_paper(figure: Figure, *, width: int, caption: str = "") -> Json:
+    """`width` pixels, labels and legend included, dark on white; above it what must not be lost where the picture goes,
+    in two lines at most."""
     still = [{"name": "xDomain", "value": None}] if figure.zoom else []
     made = replace(figure, series=[_inked(series, _INK) for series in figure.series])
     return {
         **_specification(made, [{"name": "outer", "value": width}, *still], brush=False, spare=_SPARE_WIDTH),
+        **({"title": _caption(caption, width)} if caption else {}),
         "width": width,
         "background": "#ffffff",
         "config": PAPER,
     }
+
+
+def _caption(text: str, width: int) -> Json:
+    lines = textwrap.wrap(text, int(width / (_CHARACTER_WIDTH + _SPARE_WIDTH)), max_lines=2, placeholder=" ...")
+    font = {"font": _PICTURE_FONT, "fontSize": 12, "fontWeight": "normal", "color": _INK}
+    return {"text": lines, "anchor": "start", "frame": "bounds", "offset": 10, **font}
 
 
 def _inked(series: Series, ink: str) -> Series:

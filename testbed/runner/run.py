@@ -28,17 +28,17 @@ from testbed.measure.run_queue_trace import RunQueueWatch
 from testbed.measure.sampler import LinkSampler
 from testbed.metrics.aggregators import scraped_aggregators
 from testbed.metrics.comparison import compare
-from testbed.metrics.exporter import PORT, Exporter
+from testbed.metrics.exporter import Exporter
+from testbed.metrics.families import PORT
 from testbed.metrics.server import PrometheusServer
 from testbed.plan.addressing import Port
 from testbed.plan.plan import Plan
 from testbed.record.reader import load
-from testbed.record.status import RunStatus, StatusFile
+from testbed.record.status import Announcer, RunStatus, StatusFile
 from testbed.record.summary import Summary
 from testbed.record.writer import RecordWriter
 from testbed.report.page import write_report
 from testbed.report.terminal.setup import setup_text
-from testbed.report.terminal.summary import LiveProgress
 from testbed.runner.recorder import OnLine, Recorder
 from testbed.runner.session import Session, session
 from testbed.runner.user_command import redirections
@@ -75,7 +75,7 @@ def run_experiment(
     experiment: Experiment,
     *,
     output: Path,
-    progress: LiveProgress,
+    progress: Announcer,
     capture: CaptureRequest | None = None,
     calibration_mode: Mode = Mode.CLASS,
     on_line: OnLine | None = None,
@@ -120,7 +120,7 @@ class _Run:
         plan: Plan,
         *,
         output: Path,
-        progress: LiveProgress,
+        progress: Announcer,
         captured: Mapping[str, Port],
         snap_bytes: int,
         calibration_mode: Mode,
@@ -175,8 +175,8 @@ class _Run:
             # The run is reported with what ended it first; whatever removing the rest met with comes after it.
             cause = _first_cause(error) or self._own_failure(error)
             raise RunStoppedError(self._finish(_end_of(cause))) from cause
-        self.status_file.phase("report")
         summary = self._finish(COMPLETED)
+        self.status_file.phase("report")
         write_report(load(self.writer.directory))
         return summary
 

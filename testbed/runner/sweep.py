@@ -36,7 +36,6 @@ from testbed.report.comparison.points import ComparedPoint, Comparison, Procedur
 from testbed.runner.attempts import MAX_LOST, Attempts, Entry, StaleAttemptError
 from testbed.runner.engines.base import Engine, Event, Executor, Finished, Gone, Late, Lost, Ready, Session
 from testbed.runner.engines.local import Local
-from testbed.runner.run import require_iterations
 from testbed.runner.turns import num_tries
 from testbed.store.documents import origin_here
 from testbed.store.reuse import Reuse, unlike
@@ -65,6 +64,8 @@ def plan_points(sweep: Sweep) -> list[Plan]:
 
 def require_points(sweep: Sweep, plans: Sequence[Plan]) -> None:
     """Raises SpecError or MissingRequirementError for what a point needs and cannot have, before the first one runs."""
+    from testbed.runner.run import require_iterations  # planning needs nothing of what runs need
+
     errors = PointErrors()
     for point in sweep.points:
         try:

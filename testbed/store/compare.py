@@ -12,7 +12,7 @@ from testbed.errors import SpecError
 from testbed.record.reader import load_frame, load_summary
 from testbed.record.summary import Summary
 from testbed.store.differences import Difference, RunValues, difference
-from testbed.store.documents import origin, resolved_spec
+from testbed.store.documents import flat, origin, resolved_spec
 from testbed.store.index import Index
 from testbed.store.metrics import Metric
 from testbed.verdict.parts import by_rounds, per_iteration
@@ -137,7 +137,7 @@ def _objections(runs: Sequence[_Run]) -> Iterator[str]:
 
 def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
     """What makes the settings answers to different questions."""
-    specs = [_flat(group[0].spec) for group in groups.values()]
+    specs = [flat(group[0].spec) for group in groups.values()]
     for key in _differing(specs):
         if key.partition(".")[0] in _OF_THE_QUESTION and key.rpartition(".")[2] not in _LENGTHS:
             values = ", ".join(dict.fromkeys(str(spec.get(key)) for spec in specs))
@@ -189,7 +189,7 @@ def _iteration_times_s(run: _Run) -> list[float]:
 
 
 def _names(groups: Mapping[str, Sequence[_Run]]) -> list[str]:
-    specs = [_flat(group[0].spec) for group in groups.values()]
+    specs = [flat(group[0].spec) for group in groups.values()]
     keys = [key for key in _differing(specs) if key != "name"]
     kinds = [key for key in keys if key.endswith(".kind")]
     # Where a kind differs, its own options differ as a matter of course.
@@ -203,15 +203,3 @@ def _names(groups: Mapping[str, Sequence[_Run]]) -> list[str]:
 def _differing(specs: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = dict.fromkeys(key for spec in specs for key in spec)
     return [key for key in keys if len({json.dumps(spec.get(key), default=str) for spec in specs}) > 1]
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A resolved spec by the paths of its values: `link.rate`."""
-    found: dict[str, Any] = {}
-    for key, each in value.items():
-        path = f"{prefix}{key}"
-        if isinstance(each, Mapping) and each:
-            found |= _flat(each, f"{path}.")
-        else:
-            found[path] = each
-    return found

@@ -54,6 +54,18 @@ def resolved_spec(record: Path) -> dict[str, Any]:
     return spec
 
 
+def flat(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A resolved spec by the paths of its values: `link.rate`."""
+    found: dict[str, Any] = {}
+    for key, each in spec.items():
+        path = f"{prefix}{key}"
+        if isinstance(each, Mapping) and each:
+            found |= flat(each, f"{path}.")
+        else:
+            found[path] = each
+    return found
+
+
 def origin(record: Path) -> Origin:
     """What environment.json says. Raises SpecError when it cannot be read."""
     path = record / "environment.json"

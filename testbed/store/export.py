@@ -1,18 +1,22 @@
 """One table of many records, as CSV or Parquet."""
 
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
 from testbed.errors import SpecError
+from testbed.record.frames import FRAMES
 from testbed.record.reader import load_frame
 from testbed.record.writer import replace_bytes
-from testbed.store.index import Index
+from testbed.store.index import COLUMNS, Index
 
 Table = Literal["runs", "iterations", "buckets", "links"]
 SUFFIXES: Final = (".csv", ".parquet")
+_TYPES: Final = {"TEXT": pl.String, "INTEGER": pl.Int64, "REAL": pl.Float64}
+"""Of SQLite."""
 
 
 def write_table(index: Index, file: Path, *, table: Table = "runs", condition: str = "") -> int:
@@ -24,15 +28,7 @@ def write_table(index: Index, file: Path, *, table: Table = "runs", condition: s
     runs = index.runs(condition)[::-1]
     if not runs:
         raise SpecError(f"there are no such runs below {index.directory}")
-    if table == "runs":
-        rows = [{**run, "record": str((index.directory / run["record"]).absolute())} for run in runs]
-        frame = pl.DataFrame(rows, infer_schema_length=None)
-    else:
-        frames = [
-            load_frame(index.directory / run["record"], table).select(pl.lit(run["run_id"]).alias("run_id"), pl.all())
-            for run in runs
-        ]
-        frame = pl.concat(frames)
+    frame = runs_frame(index.directory, runs) if table == "runs" else rows_frame(index.directory, runs, table)
     written = BytesIO()
     if file.suffix == ".csv":
         frame.write_csv(written)
@@ -40,3 +36,23 @@ def write_table(index: Index, file: Path, *, table: Table = "runs", condition: s
         frame.write_parquet(written)
     replace_bytes(file, written.getvalue())
     return frame.height
+
+
+def runs_frame(directory: Path, runs: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """A row for each of an index' runs, with the whole path of its record."""
+    rows = [{**run, "record": str((directory / run["record"]).absolute())} for run in runs]
+    return pl.DataFrame(rows, schema={column.name: _TYPES[column.type] for column in COLUMNS})
+
+
+def rows_frame(directory: Path, runs: Sequence[Mapping[str, Any]], table: str) -> pl.DataFrame:
+    """All rows of that table (testbed.record.frames) of an index' runs, each with its run_id."""
+    empty = pl.DataFrame(schema={"run_id": pl.String, **FRAMES[table]})
+    return pl.concat(
+        [
+            empty,
+            *(
+                load_frame(directory / run["record"], table).select(pl.lit(run["run_id"]).alias("run_id"), pl.all())
+                for run in runs
+            ),
+        ]
+    )

@@ -129,6 +129,7 @@ def test_the_points_of_a_sweep_are_listed_with_their_predictions_without_running
     ("argv", "words"),
     [
         (["run", QUICKSTART, "--set", "wrokers=3"], "wrokers: unknown key; allowed: name"),
+        (["run", QUICKSTART, "--track", "foo:x"], "--track foo:x: write tensorboard:DIR or mlflow:URI"),
         (["bench", "all", "--output", "/proc/nowhere/bench.json"], "--output /proc/nowhere/bench.json: No such file"),
     ],
 )

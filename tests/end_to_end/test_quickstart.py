@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from testbed.hosts.clean import leftovers
 from testbed.record.reader import load
@@ -60,7 +61,8 @@ def summary_of(done: "Done | subprocess.CompletedProcess[str]") -> dict[str, Any
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    command = argv(tmp_path_factory.mktemp("records"), "--json")
+    records = tmp_path_factory.mktemp("records")
+    command = argv(records, "--json", "--track", f"tensorboard:{records / 'tensorboard'}")
     return summary_of(subprocess.run(command, capture_output=True, text=True, timeout=200, check=False))
 
 
@@ -142,6 +144,14 @@ def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tm
     assert summary["run_id"] in (record / "report.md").read_text()
     waits = sum(event["name"] == "exposed communication" for event in events)
     assert waits >= summary["num_workers"] * summary["num_iterations"]
+
+
+def test_the_result_is_where_it_is_to_be_tracked(summary: dict[str, Any]) -> None:
+    record = Path(summary["record"])
+    found = EventAccumulator(str(record.parent / "tensorboard" / record.name)).Reload()
+    prefix = "invalid/" if summary["outcome"] == "invalid" else ""
+    assert len(found.Scalars(f"{prefix}iteration/loss")) == 6
+    assert found.Scalars(f"{prefix}run/iteration_time_s")[0].value == pytest.approx(summary["iteration_time_s"]["mean"])
 
 
 @pytest.mark.slow

@@ -13,10 +13,12 @@ from testbed.report.comparison.comparison import columns, write_comparison
 from testbed.report.comparison.markdown import sweep_markdown
 from testbed.report.comparison.points import Comparison
 from testbed.report.drawing import write_pictures
+from testbed.report.figures import Figure
 from testbed.report.page import inlined, template
 from testbed.report.terminal.setup import SEPARATOR
 
 _FIGURES: Final = (
+    (plots.command, "Time of the command"),
     (plots.iteration, "Iteration time"),
     (plots.allreduce, "All-reduce time of one iteration"),
     (plots.scaling, "Scaling factor"),
@@ -27,7 +29,7 @@ _FIGURES: Final = (
 def write_sweep(comparison: Comparison) -> Path:
     """Write, or write again, everything in the sweep's directory; returns the page. Raises MissingRequirementError."""
     write_comparison(comparison)
-    figures = {make.__name__: figure for make, _ in _FIGURES if (figure := make(comparison)) is not None}
+    figures = comparison_figures(comparison)
     rows = [point.row() for point in comparison.points]
     page = template("sweep.html.j2").render(
         comparison=comparison,
@@ -44,6 +46,11 @@ def write_sweep(comparison: Comparison) -> Path:
     replace_text(path, page)
     replace_text(path.with_suffix(".md"), sweep_markdown(comparison, write_pictures(path, figures)))
     return path
+
+
+def comparison_figures(comparison: Comparison) -> dict[str, Figure]:
+    """Those that the sweep has something to draw for, by name."""
+    return {make.__name__: figure for make, _ in _FIGURES if (figure := make(comparison)) is not None}
 
 
 def _alike(comparison: Comparison) -> str:

@@ -93,9 +93,15 @@ def scaling(comparison: Comparison) -> Figure | None:
     return _figure(comparison, curves, name, scale=1.0, linear=True)
 
 
+def command(comparison: Comparison) -> Figure | None:
+    """The time of a program of the user's, from its start to its end on the last worker."""
+    curves = (_Curve("measured", lambda row: row["command_time_s"]),)
+    return _figure(comparison, curves, "command, s", scale=1.0)
+
+
 def breakdown(comparison: Comparison) -> Figure | None:
-    """The parts of each point's iteration, stacked."""
-    points = [point for point in comparison.points if point.usable][:_NUM_BARS]
+    """The parts of each point's iteration, stacked; None where there are only programs of the user's."""
+    points = [point for point in comparison.points if point.row()["iteration_time_s"] is not None][:_NUM_BARS]
     if not points:
         return None
     rows = [point.row() for point in points]
@@ -343,6 +349,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "mean). Hollow: degraded. Predicted, dashed with hollow diamonds: by the cost model, where computing takes a "
     "configured time. Theory: the compute-only time and the all-reduce, one after the other (nothing hidden), and the "
     "longer of the compute-only time and the bound (everything hidden).",
+    "command": "From the start of the first worker's process to the end of the last one's, in seconds (of several runs "
+    "their median). Hollow: degraded.",
     "allreduce": f"{wording.DEFINITIONS['allreduce']} {wording.DEFINITIONS['predicted']} "
     "Theory counts bytes and rounds, no codec and no core.",
     "scaling": "Scaling factor: samples a second of n workers over n times those of one alone. Where workers take "

@@ -67,3 +67,52 @@ def test_without_a_compiler_the_fix_is_named(tmp_path: Path, monkeypatch: pytest
         build(source, "library")
     with pytest.raises(UnsupportedError, match="no clang to build"):
         build(source, "bpf")
+
+
+ANSWER = "int answer(void) { return 42; }\n"
+
+
+def test_where_packages_are_installed_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "lib" / "site-packages" / "package" / "answer.c"
+    source.parent.mkdir(parents=True)
+    source.write_text(ANSWER)
+    built = build(source, "library")
+    assert built.parent == tmp_path / "cache" / "ina-testbed" / "native"
+    assert ctypes.CDLL(str(built)).answer() == 42
+    assert [path.name for path in source.parent.iterdir()] == ["answer.c"]
+    stamp = built.stat().st_mtime_ns
+    assert build(source, "library").stat().st_mtime_ns == stamp
+
+
+def test_what_was_installed_with_its_package_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container's image, where there is no compiler."""
+    source = tmp_path / "answer.c"
+    source.write_text(ANSWER)
+    built = build(source, "library")
+    installed = tmp_path / "site-packages"
+    shutil.copytree(built.parent, installed / "build")
+    shutil.copy(source, installed)
+    monkeypatch.setenv("PATH", "")
+    assert build(installed / "answer.c", "library") == installed / "build" / built.name
+
+
+def test_what_others_may_change_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "site-packages" / "answer.c"
+    source.parent.mkdir()
+    source.write_text(ANSWER)
+    built = build(source, "library")
+    built.chmod(0o777)
+    with pytest.raises(UnsupportedError, match=r"may be changed by other users.*XDG_CACHE_HOME"):
+        build(source, "library")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "site-packages" / "answer.c"
+    source.parent.mkdir()
+    source.write_text(ANSWER)
+    with pytest.raises(UnsupportedError, match=r"cannot write .*; set XDG_CACHE_HOME"):
+        build(source, "library")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.calibration.cache import MAX_AGE, CalibrationCache, cache_directory, machine_digest
+from testbed.calibration.cache import MAX_AGE, CalibrationCache, machine_digest
 from testbed.errors import MissingRequirementError
 
 ENTRY = {"measured_at": datetime(2026, 1, 1, tzinfo=UTC).isoformat(), "direction": "w0 -> s0", "value": {"low": 0.1}}
@@ -55,13 +55,6 @@ def test_a_directory_that_cannot_be_written_names_the_fix(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(MissingRequirementError, match="XDG_CACHE_HOME"):
         at(tmp_path / "file" / "calibration.json").put("a", "loss", ENTRY)
-
-
-def test_the_directory_follows_the_specification(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_directory() == tmp_path / "ina-testbed"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # must be ignored, says the specification
-    assert cache_directory() == Path.home() / ".cache" / "ina-testbed"
 
 
 def test_the_machine_is_the_same_from_one_moment_to_the_next() -> None:

@@ -85,3 +85,9 @@ def test_unlike_runs_are_compared_only_by_force(output: Path) -> None:
 def test_columns_are_explained() -> None:
     done = CliRunner().invoke(app, ["results", "columns", "--json"])
     assert {"name": "scaling_factor", "type": "REAL", "meaning": "T_n / (n T_1)"} in json.loads(done.stdout)
+
+
+def test_runs_are_written_to_a_tracker(output: Path, tmp_path: Path) -> None:
+    said = run(output, "results", "track", "r2", "r3", "--to", f"tensorboard:{tmp_path / 'runs'}")
+    assert said.splitlines() == [f"{name}: written to tensorboard:{tmp_path / 'runs'}" for name in ("r2", "r3")]
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"r2", "r3"}

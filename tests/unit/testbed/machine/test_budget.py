@@ -16,7 +16,6 @@ from testbed.machine.budget import (
     known_budget,
     refuse_excess,
     requested_bps,
-    ring_flows,
 )
 from testbed.plan.plan import Plan, make_plan
 from tests.facts import BUDGET
@@ -145,8 +144,3 @@ def test_a_budget_is_kept_for_this_machine_only(tmp_path: Path, monkeypatch: pyt
     assert known_budget() is None
     (tmp_path / "ina-testbed" / "budget.json").write_text("{}")
     assert known_budget() is None
-
-
-def test_the_ring_of_flows_closes() -> None:
-    flows = ring_flows(plan())
-    assert [(flow.source, flow.target) for flow in flows] == [("w0", "w1"), ("w1", "w2"), ("w2", "w3"), ("w3", "w0")]

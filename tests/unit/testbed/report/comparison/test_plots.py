@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from testbed.record.reader import Record
-from testbed.record.summary import PredictionSummary, Summary
+from testbed.record.summary import CommandSummary, PredictionSummary, Summary
 from testbed.report.comparison import plots
 from testbed.report.comparison.points import Comparison
 from testbed.report.figures import Boxes, Figure, Line, Marks
@@ -128,6 +128,21 @@ def test_the_parts_of_a_degraded_points_iteration_are_called_so(summary: Summary
     assert quantiles is not None
     *_, last, whole = boxes(figure)
     assert last.right == whole.right == [pytest.approx(1e3 * quantiles.mean, rel=1e-4)] * 2, "parts add up"
+
+
+def test_programs_are_drawn_by_their_time_and_have_no_parts(summary: Summary) -> None:
+    command = CommandSummary(
+        argv=["x"], backend=None, redirected=[], launcher=False, start_s=0.0, time_s=4.2, workers=[]
+    )
+    nothing = dict.fromkeys(("iteration_time_s", "compute_only_time_s", "scaling_factor", "network_efficiency"))
+    ran = summary.model_copy(update={"command": command, **nothing})
+    settings = [{"link.rate": rate} for rate in RATES]
+    figure = plots.command(comparison(settings, ran))
+    assert figure is not None
+    assert {value for each in marks(figure) for value in each.y} == {4.2}
+    assert figure.y.title == "command, s"
+    assert [make(comparison(settings, ran)) for make in (plots.iteration, plots.scaling, plots.breakdown)] == [None] * 3
+    assert plots.command(comparison(settings, summary)) is None
 
 
 def test_what_varies_together_is_one_axis_of_names(summary: Summary) -> None:
