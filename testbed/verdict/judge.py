@@ -40,6 +40,7 @@ from testbed.verdict.thresholds import (
     RETRANSMITTED_DEGRADED,
     RUN_QUEUE_DEGRADED,
     RUN_QUEUE_INVALID,
+    RUN_QUEUE_MATERIAL,
     STAGES_TOLERANCE,
     STEAL_DEGRADED,
     THROTTLED_DEGRADED,
@@ -294,14 +295,17 @@ def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
         in_step=facts.in_step,
         bound_s=facts.dilation * facts.prediction.schedule_bound_s if facts.prediction else 0.0,
     )
-    if found is not None and (graded := _graded(found.share, RUN_QUEUE_DEGRADED, RUN_QUEUE_INVALID)):
-        yield Reason(
-            graded.gravity,
-            f"threads that move gradients waited for a core, which may have lengthened communication by up to "
-            f"{100 * found.share:.1f} % of itself (limit {100 * graded.limit:.0f} %): part of it is this machine's, "
-            f"not the network's{_who_waited(found, facts)}{_saturated(results)}; use fewer workers, a lower rate or a "
-            "larger dilation",
-        )
+    if found is not None:
+        invalid = RUN_QUEUE_INVALID if found.of_iterations > RUN_QUEUE_MATERIAL else math.inf
+        if graded := _graded(found.share, RUN_QUEUE_DEGRADED, invalid):
+            yield Reason(
+                graded.gravity,
+                f"threads that move gradients waited for a core, which may have lengthened communication by up to "
+                f"{100 * found.share:.1f} % of itself (limit {100 * graded.limit:.0f} %) and iterations by up to "
+                f"{100 * found.of_iterations:.1f} %: part of it is this machine's, not the network's"
+                f"{_who_waited(found, facts)}{_saturated(results)}; use fewer workers, a lower rate or a larger "
+                "dilation",
+            )
     if facts.steal_share > STEAL_DEGRADED:
         yield Reason(
             "degraded",

@@ -19,7 +19,11 @@ RUN_QUEUE_DEGRADED: Final = 0.05
 RUN_QUEUE_INVALID: Final = 0.20
 """Run-queue delay of the threads that move gradients over exposed communication. A share d of waiting can stretch it by
 a factor of up to 1 / (1 - d): 5 % is the size of the differences between transports that experiments look for, and at
-20 % (x 1.25) the numbers describe the machine's scheduler rather than the network."""
+20 % (x 1.25) they describe the machine's scheduler rather than the network, if RUN_QUEUE_MATERIAL says so too."""
+RUN_QUEUE_MATERIAL: Final = 0.05
+"""Of the iterations: what they can have lost by it. Where almost all of communication is hidden, or compressed away,
+most of the little that is left may be waiting, and iteration time and scaling factor are right to within this all the
+same: such a run is degraded, since what it says of communication is not to be trusted, and not invalid."""
 RUN_QUEUE_FLOOR: Final = 0.01
 """Of the iteration: run-queue delay that cannot have changed it by more than this changes nothing that is shown, even
 where almost all communication is hidden."""

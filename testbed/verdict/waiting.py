@@ -29,6 +29,8 @@ class Lengthened(NamedTuple):
     """Wall seconds of exchanges in which at least one thread waited; of sums, for how long an average worker waited."""
     by_host_s: Mapping[str, float] = {}
     """Of these, those in which a thread of that host did."""
+    of_iterations: float = 0.0
+    """What the iterations can have lost by it, of themselves: what is hidden does not lengthen them."""
 
 
 def run_queue_share(
@@ -73,11 +75,13 @@ def lengthened(
     if waited.total_s * measured.num_ranks <= measured.floor_s:
         return Lengthened(0.0)
     if in_step:
-        of_exposed = _of_exposed(measured, exchanges, waited, bound_s=bound_s)
+        lost_s = _lost_of_exposed_s(measured, exchanges, waited, bound_s=bound_s)
+        of_exposed = _share(lost_s, measured.exposed_s) if lost_s > measured.floor_s else 0.0
         share = max(of_exposed, _of_all(exchanges, waited, bound_s=bound_s))
     else:
-        share = _share(waited.total_s * measured.num_ranks, measured.exposed_s)
-    return Lengthened(share, waited.total_s, waited.by_host_s)
+        lost_s = waited.total_s * measured.num_ranks
+        share = _share(lost_s, measured.exposed_s)
+    return Lengthened(share, waited.total_s, waited.by_host_s, of_iterations=lost_s / measured.time_s)
 
 
 class _Measured(NamedTuple):
@@ -89,14 +93,19 @@ class _Measured(NamedTuple):
     num_ranks: int
     exposed_s: float
     exposed_s_by_iteration: Mapping[int, float]
-    floor_s: float
-    """RUN_QUEUE_FLOOR of the iterations: what is not more changes nothing."""
+    time_s: float
+    """Of the iterations."""
     own_waits_s: Mapping[int, float]
     """By iteration, of the workers' own threads."""
     last_gradient_s: Mapping[int, float]
     """By iteration: when its last worker had its last gradient."""
     trails: bool
     """Whether communication goes on in the next forward pass."""
+
+    @property
+    def floor_s(self) -> float:
+        """RUN_QUEUE_FLOOR of the iterations: what is not more changes nothing."""
+        return RUN_QUEUE_FLOOR * self.time_s
 
 
 def _measured(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], in_step: bool) -> _Measured | None:
@@ -115,7 +124,7 @@ def _measured(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[i
         num_ranks=len(set(ranks)),
         exposed_s=float(parts["exposed_s"].sum()),
         exposed_s_by_iteration={int(index): float(each_s) for index, each_s in exposed_s.iter_rows()},
-        floor_s=RUN_QUEUE_FLOOR * float(parts["time_s"].sum()),
+        time_s=float(parts["time_s"].sum()),
         own_waits_s={int(index): float(value) for index, value in waits_s.iter_rows()},
         last_gradient_s={int(index): float(at_s) for index, at_s in last_s.iter_rows()},
         trails=bool((rows["forward_stall_s"] > 0).any()),
@@ -279,19 +288,19 @@ def _overlap_s(one: Intervals, other: Intervals) -> float:
     return float(np.sum(busy_between(moments, one)[::2]))
 
 
-def _of_exposed(measured: _Measured, exchanges: Mapping[int, _Exchanges], waited: _Waited, *, bound_s: float) -> float:
-    """Of exposed communication; 0 where the iterations cannot have lost enough by it to matter."""
+def _lost_of_exposed_s(
+    measured: _Measured, exchanges: Mapping[int, _Exchanges], waited: _Waited, *, bound_s: float
+) -> float:
+    """Of exposed communication, and so of the iterations; the sum over workers."""
     if measured.trails:  # what is left of the least may hide in the next forward pass, what is lost show there
         beyond_s = {index: max(0.0, each.pending_s - bound_s) for index, each in exchanges.items()}
-        lost_s = min(waited.least_s(beyond_s) * measured.num_ranks, measured.exposed_s)
-    else:
-        beyond_s = {}
-        for index, exposed_s in measured.exposed_s_by_iteration.items():
-            least_end_s = exchanges[index].least_end_s(bound_s) if index in exchanges else -math.inf
-            least_s = max(0.0, least_end_s - measured.last_gradient_s[index])
-            beyond_s[index] = max(0.0, exposed_s / measured.num_ranks - least_s)
-        lost_s = waited.least_s(beyond_s) * measured.num_ranks
-    return _share(lost_s, measured.exposed_s) if lost_s > measured.floor_s else 0.0
+        return min(waited.least_s(beyond_s) * measured.num_ranks, measured.exposed_s)
+    beyond_s = {}
+    for index, exposed_s in measured.exposed_s_by_iteration.items():
+        least_end_s = exchanges[index].least_end_s(bound_s) if index in exchanges else -math.inf
+        least_s = max(0.0, least_end_s - measured.last_gradient_s[index])
+        beyond_s[index] = max(0.0, exposed_s / measured.num_ranks - least_s)
+    return waited.least_s(beyond_s) * measured.num_ranks
 
 
 def _of_all(exchanges: Mapping[int, _Exchanges], waited: _Waited, *, bound_s: float) -> float:

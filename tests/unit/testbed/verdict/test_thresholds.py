@@ -35,6 +35,16 @@ VALID_DEGRADED, VALID_INVALID = ("valid", "degraded"), ("valid", "invalid")
 DEGRADED_INVALID = ("degraded", "invalid")
 
 
+def almost_hidden(exposed_s: float) -> Facts:
+    """Computing hides communication but for that, of 6.75 s, all of which was waiting for a core."""
+    waited: dict[str, Any] = {"backward_compute_end_s": 16.0 - exposed_s, "communication_run_queue_delay_s": exposed_s}
+    return facts(
+        iterations=iterations(*(iteration(rank, 10.0, **waited) for rank in range(2))),
+        buckets=buckets(*(bucket(rank, 11.0, 16.0) for rank in range(2))),
+        prediction=replace(PREDICTION, schedule_bound_s=0.1, bound_s=0.1),
+    )
+
+
 def notes(known: Facts) -> int:
     summary = summarize(known)
     assert summary.outcome == "valid"
@@ -174,6 +184,7 @@ CASES: dict[str, Case] = {
     "BYTES_TOLERANCE": Case(lambda beyond: with_link(bytes=60_620_000 if beyond else 60_600_000), VALID_INVALID),
     "BYTES_FLOOR": Case(lambda beyond: with_link(bytes=20_001 if beyond else 20_000, expected_bytes=0), VALID_INVALID),
     "RATE_TOLERANCE": Case(lambda beyond: with_link(measured_rate_bps=101.1e6 if beyond else 100.9e6), VALID_INVALID),
+    "RUN_QUEUE_MATERIAL": Case(lambda beyond: almost_hidden(0.36 if beyond else 0.32), DEGRADED_INVALID),
     "RUN_QUEUE_DEGRADED": Case(lambda beyond: waiting(0.051 if beyond else 0.049), VALID_DEGRADED),
     "RUN_QUEUE_INVALID": Case(lambda beyond: waiting(0.201 if beyond else 0.199), DEGRADED_INVALID),
     "RUN_QUEUE_FLOOR": Case(lambda beyond: hidden(0.0396 if beyond else 0.0394), VALID_DEGRADED),

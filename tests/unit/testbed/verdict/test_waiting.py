@@ -63,6 +63,13 @@ def test_waiting_lengthens_communication_by_no_more_than_it_took_beyond_what_lin
     assert alone == pytest.approx(0.1 / 3), "workers that do not wait for each other have no least in common"
 
 
+def test_what_iterations_can_have_lost_is_what_of_it_is_exposed() -> None:
+    exposed = together(("w0", False, 13.0, 15.0), bound_s=2.5)
+    assert (exposed.share, exposed.of_iterations) == pytest.approx((0.5 / 3, 0.5 / 6.75))
+    hidden = together(("w0", False, 13.0, 15.0), backward_compute_end_s=16.0)
+    assert (hidden.share, hidden.of_iterations) == (pytest.approx(2 / 3), 0), "of all communication"
+
+
 def test_each_worker_waits_for_the_server_that_waited_longest() -> None:
     def share(serving_s: float, *, waited_s: float = 0.0, **changes: Any) -> float | None:
         rows = [iteration(rank, 10.0, communication_run_queue_delay_s=waited_s) for rank in range(2)]
@@ -120,7 +127,7 @@ def together(
 
 def test_threads_that_wait_together_count_once_whatever_their_hosts() -> None:
     found = together(("w0", False, 13.5, 14.0), ("w1", False, 13.75, 14.25), ("ps0", False, 13.5, 14.0))
-    assert found == Lengthened(0.75 / 3, 0.75, {"w0": 0.5, "w1": 0.5, "ps0": 0.5})
+    assert found == Lengthened(0.75 / 3, 0.75, {"w0": 0.5, "w1": 0.5, "ps0": 0.5}, of_iterations=0.75 / 6.75)
     one_after_the_other = together(("w0", False, 13.5, 14.0), ("w1", False, 14.0, 14.5))
     assert one_after_the_other.share == pytest.approx(1.0 / 3), "a chain may lead through both"
     assert together() == Lengthened(0.0)
