@@ -331,7 +331,7 @@ def sweep(
           --set 'sweep.link.rate=[50mbit, 200mbit]'
       testbed sweep experiments/compression.yaml --set 'where.compression=[none, fp16]' --retries 2
     """
-    from testbed.experiment.sweep import load_sweep, settings_text
+    from testbed.experiment.sweep import load_sweep
 
     set_up_logging(verbose)
     if live and dry_run:
@@ -360,7 +360,7 @@ def sweep(
     require_points(swept, plans)
     errors = Console(stderr=True, quiet=as_json)
 
-    points = {id(point.experiment): settings_text(point.settings) for point in swept.points}
+    points = {id(point.experiment): point.text for point in swept.points}
     with live_feed(live, live_port, live_address) as feed:
         run_one = runner(errors, output=output, calibration_mode=calibration, live=feed)
 

@@ -58,7 +58,7 @@ def drawing(
     places = _places(network, _outline(topology, num_workers))
     left, top = (min(place[axis] for place in places.values()) for axis in (0, 1))
     shifted = {name: (round(x - left + MARGIN, 1), round(y - top + MARGIN, 1)) for name, (x, y) in places.items()}
-    bends = {hop: _bend(hop, shifted) for hop in hops}
+    bends = {hop: _bend(hop, shifted) if set(hop) <= set(network.switches) else 0.0 for hop in hops}
     swerve = max((abs(bend) for bend in bends.values()), default=0.0)
     if swerve:  # the curve itself goes half as far as its middle's handle
         shifted = {name: (round(x + swerve / 2, 1), round(y + swerve / 2, 1)) for name, (x, y) in shifted.items()}
@@ -139,8 +139,11 @@ def _around(network: _Network, switch: str) -> dict[str, Point]:
     leaves = network.leaves(switch)
     radius = max(3.2 * HOST_GAP, HOST_GAP * len(leaves) / (2 * math.pi))
     places: dict[str, Point] = {switch: (0.0, 0.0)}
+    start, span = (math.pi / 2 if len(leaves) == 2 else 0.0), 2 * math.pi
+    if len(network.attached[switch]) == 1:  # a host around its switch would stand on it
+        start, span = -math.pi / 2, math.pi
     for number, leaf in enumerate(leaves):
-        turn = 2 * math.pi * (number + (0.5 if len(leaves) == 2 else 0.0)) / max(1, len(leaves))
+        turn = start + span * number / max(1, len(leaves))
         places[leaf] = (1.35 * radius * math.sin(turn), -radius * math.cos(turn))
     for host, workers in network.inner.items():
         x, y = (sum(places[worker][axis] for worker in workers) / len(workers) for axis in (0, 1))
@@ -185,13 +188,13 @@ def _stacked(network: _Network, tiers: Sequence[Sequence[str]]) -> dict[str, Poi
     for host, workers in network.inner.items():
         places[host] = (sum(places[worker][0] for worker in workers) / len(workers), -TIER_GAP / 2)
     xs = [places[switch][0] for switch in tiers[0]]
-    left, right = min(xs), max(xs)
+    middle = (min(xs) + max(xs)) / 2
     for number, tier in enumerate(tiers[1:], start=2):
         middles = {switch: _middle(switch, network, places) for switch in tier}
         ordered = sorted(tier, key=lambda switch: (round(middles[switch], 3), tier.index(switch)))
-        gap = (right - left) / len(tier)
+        gap = max((max(xs) - min(xs)) / len(tier), 2 * HOST_GAP)
         for position, switch in enumerate(ordered):
-            places[switch] = (left + (position + 0.5) * gap, -number * TIER_GAP)
+            places[switch] = (middle + (position + 0.5 - len(tier) / 2) * gap, -number * TIER_GAP)
     return places
 
 

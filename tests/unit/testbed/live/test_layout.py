@@ -11,6 +11,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "star": {"workers": 4},
     "star of two": {"workers": 2},
     "large star": {"workers": 64},
+    "one shared host": {"workers": 4, "workers_per_host": 4},
+    "one leaf": {"workers": 4, "topology": {"kind": "leaf_spine", "leaves": 1, "spines": 3}},
     "dumbbell": {"workers": 6, "topology": "dumbbell"},
     "leaf_spine": {"workers": 16, "topology": {"kind": "leaf_spine", "leaves": 4, "spines": 2}},
     "wide leaf_spine": {"workers": 64, "topology": {"kind": "leaf_spine", "leaves": 4, "spines": 4}},
