@@ -11,7 +11,7 @@ import polars as pl
 
 from testbed.experiment.experiment import Experiment, validate
 from testbed.live.messages import Opening
-from testbed.live.narration import opening
+from testbed.live.translation import opening
 from testbed.plan.plan import make_plan
 from testbed.record.frames import BACKLOG_SCHEMA, CHANGE_SCHEMA
 from testbed.record.reader import Record, load
@@ -23,7 +23,8 @@ Batch = tuple[float, str, list[dict[str, Any]]]
 
 
 def experiment(**settings: Any) -> Experiment:
-    return validate({"name": "quickstart", "workers": 4, "metrics": {"port": None}, **settings})
+    workload = {"kind": "training", "pace": {"forward": "30ms", "backward": "80ms"}}
+    return validate({"name": "quickstart", "workers": 4, "metrics": {"port": None}, "workload": workload, **settings})
 
 
 def planned(given: Experiment) -> dict[str, Any]:

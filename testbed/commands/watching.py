@@ -93,16 +93,16 @@ def replay(
       testbed replay results/RECORD
       testbed replay results/RECORD --speed 10
     """
-    from testbed.live.replay import script
+    from testbed.live.replay import timeline_of
     from testbed.live.server import listen, require_framework, serve_replay
     from testbed.record.reader import load
 
     require_framework()
-    told = script(load(record))
+    shown = timeline_of(load(record))
     listening, place = listen(address, port, option="--")
     errors = Console(stderr=True)
-    if told.stride > 1:
-        errors.print(f"every {told.stride}. sample of the links is shown", highlight=False)
+    if shown.stride > 1:
+        errors.print(f"every {shown.stride}. sample of the links is shown", highlight=False)
     errors.print(f"replay: {place.url}   (Ctrl-C ends it)", highlight=False, markup=False, soft_wrap=True)
     with listening, suppress(Interrupted):
-        serve_replay(told, listening, place, speed=speed, paused=paused)
+        serve_replay(shown, listening, place, speed=speed, paused=paused)

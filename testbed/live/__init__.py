@@ -1,2 +1,3 @@
-"""The live page: a run, or its record, drawn while it goes on. What is said of it (messages), how it is told from the
-record's rows (narration), what a late comer is told (state), where nodes stand (layout); who serves it (server)."""
+"""The live page: a run, or its record, drawn while it goes on. What is said of it (messages), how
+that follows from the record's rows (translation), what a late comer gets (state), where nodes stand (layout); who
+serves it (server)."""

@@ -98,13 +98,13 @@ class Guard:
             return
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not is_here(hosts[0].decode("latin-1"), self._names):
-            refusal = PlainTextResponse("this machine is not called so\n", status_code=421)
+            rejection = PlainTextResponse("this machine is not called so\n", status_code=421)
         elif not hmac.compare_digest("".join(scope["path"].split("/")[1:2]).encode(), self._token):
-            refusal = PlainTextResponse("there is nothing here; the address has a token in it\n", status_code=404)
+            rejection = PlainTextResponse("there is nothing here; the address has a token in it\n", status_code=404)
         else:
             await self._app(scope, receive, _with_headers(send))
             return
-        await refusal(scope, receive, _with_headers(send))
+        await rejection(scope, receive, _with_headers(send))
 
 
 def is_here(host: str, names: frozenset[str]) -> bool:

@@ -20,9 +20,9 @@ from typing import Any, Final
 from testbed.experiment.experiment import Experiment
 from testbed.hosts.spawn import Output, SpawnedProcess, log_tail, spawn
 from testbed.live.messages import Iteration, Links, Machine, Message, Over, Past, Shaping, encode
-from testbed.live.narration import Narration, narration, opening
 from testbed.live.outcome import ending
 from testbed.live.server import listen, require_framework
+from testbed.live.translation import Translator, opening, translator_of
 from testbed.record.summary import Summary
 
 KEPT_BYTES: Final = 1 << 19
@@ -41,7 +41,7 @@ class Feed:
     """Implements testbed.record.status.Progress, as far as a page wants to know."""
 
     def __init__(self, connection: socket.socket, *, on_lost: Callable[[str], None]) -> None:
-        """`connection` keeps the boundaries of packets. `on_lost` hears once why nobody is told any more."""
+        """`connection` keeps the boundaries of packets. `on_lost` hears once why nothing is sent any more."""
         connection.setblocking(False)
         with suppress(PermissionError):
             connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, KEPT_BYTES)
@@ -52,7 +52,7 @@ class Feed:
         self._on_lost = on_lost
         self._lock = threading.Lock()
         self._waiting: deque[bytes] = deque()
-        self._narration: Narration | None = None
+        self._translator: Translator | None = None
         self._epoch_s = 0.0
         self._lost = False
 
@@ -63,18 +63,18 @@ class Feed:
 
         def messages() -> Sequence[Message]:
             begins = opening(plan, experiment, run_id=run_id, setup=setup, point=self.point)
-            self._narration, self._epoch_s = narration(begins, experiment), epoch_s
+            self._translator, self._epoch_s = translator_of(begins, experiment), epoch_s
             return [begins]
 
         self._tell(messages)
 
     def rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """A table of the record has got these rows."""
-        self._narrate(lambda narrator: narrator.rows(table, rows))
+        self._translate(lambda translator: translator.rows(table, rows))
 
     def phase(self, name: str) -> None:
         """A phase begins."""
-        self._narrate(lambda narrator: narrator.phase(name, time.monotonic() - self._epoch_s))
+        self._translate(lambda translator: translator.phase(name, time.monotonic() - self._epoch_s))
 
     def iteration(self, phase: str, index: int, total: int, loss: float) -> None:
         """The rows say it."""
@@ -84,7 +84,7 @@ class Feed:
 
     def interference(self, texts: Sequence[str]) -> None:
         """What others have done to the run's processes so far."""
-        self._narrate(lambda narrator: narrator.interference(texts, time.monotonic() - self._epoch_s))
+        self._translate(lambda translator: translator.interference(texts, time.monotonic() - self._epoch_s))
 
     def end(self, summary: Summary) -> None:
         """The run is over and judged."""
@@ -110,8 +110,8 @@ class Feed:
             self._lost = True
             self._connection.close()
 
-    def _narrate(self, tell: Callable[[Narration], Sequence[Message]]) -> None:
-        self._tell(lambda: [] if self._narration is None else tell(self._narration))
+    def _translate(self, tell: Callable[[Translator], Sequence[Message]]) -> None:
+        self._tell(lambda: [] if self._translator is None else tell(self._translator))
 
     def _tell(self, messages: Callable[[], Sequence[Message]]) -> None:
         if self._lost:

@@ -19,7 +19,7 @@ SILENCE_S: Final = 10.0
 
 
 class Hub:
-    """Who is told, and what there is to tell whoever comes late."""
+    """Who listens, and what there is to tell whoever comes late."""
 
     def __init__(self) -> None:
         self._state = State()

@@ -146,8 +146,8 @@ def _around(network: _Network, switch: str) -> dict[str, Point]:
         turn = start + span * number / max(1, len(leaves))
         places[leaf] = (1.35 * radius * math.sin(turn), -radius * math.cos(turn))
     for host, workers in network.inner.items():
-        x, y = (sum(places[worker][axis] for worker in workers) / len(workers) for axis in (0, 1))
-        places[host] = (0.55 * x, 0.55 * y)
+        x, y = (sum(places[worker][axis] for worker in workers) for axis in (0, 1))
+        places[host] = _beyond((0.0, 0.0), math.atan2(y, x), 0.55 * radius)
     return places
 
 

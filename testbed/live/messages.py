@@ -1,4 +1,4 @@
-"""What a page is told of a run as it goes on, or as its record is replayed: one format for both. Pure.
+"""What a page gets to know of a run as it goes on, or as its record is replayed: one format for both. Pure.
 
 A message is a JSON object with its `kind`. Times and rates are virtual (docs/dilation.md); times count from the run's
 epoch, the zero of its record's tables. What is a list "by direction" has the order of `Opening.directions`.
@@ -119,7 +119,7 @@ class Change:
     before: str
     after: str
     source: str
-    """schedule, trace or manual; of a trace's steps not every one is told."""
+    """schedule, trace or manual; of a trace's steps some are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)

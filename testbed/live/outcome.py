@@ -1,4 +1,4 @@
-"""How a run ends, as a page is told of it. Pure."""
+"""How a run ends, for its page. Pure."""
 
 from testbed.live.messages import Ending
 from testbed.record.summary import Summary

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from testbed.live.hub import Hub
-    from testbed.live.replay import Script
+    from testbed.live.replay import Timeline
 
 LOOPBACK: Final = "127.0.0.1"
 MOST_PACKET_BYTES: Final = 1 << 20
@@ -91,7 +91,7 @@ async def _serve(app: "ASGIApp", hub: "Hub", listening: socket.socket, source: C
     import uvicorn
 
     class Server(uvicorn.Server):
-        """Ends its streams when it is told to end: they have no end of their own."""
+        """Ends its streams when it is to end: they have no end of their own."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             super().handle_exit(sig, frame)
@@ -124,7 +124,7 @@ async def _serve(app: "ASGIApp", hub: "Hub", listening: socket.socket, source: C
         await telling
 
 
-def serve_replay(script: "Script", listening: socket.socket, place: Place, *, speed: float, paused: bool) -> None:
+def serve_replay(timeline: "Timeline", listening: socket.socket, place: Place, *, speed: float, paused: bool) -> None:
     """Serve it until a signal comes."""
     from testbed.live.application import application
     from testbed.live.hub import Hub
@@ -132,7 +132,7 @@ def serve_replay(script: "Script", listening: socket.socket, place: Place, *, sp
 
     async def serve() -> None:
         hub = Hub()
-        player = Player(script, hub, speed=speed, paused=paused)
+        player = Player(timeline, hub, speed=speed, paused=paused)
         app = application(hub, token=place.token, names=place.names, control=player.control)
         await _serve(app, hub, listening, player.play())
 

@@ -1,4 +1,4 @@
-"""What somebody who comes late is told: a bounded number of messages that stand for all there were. Pure."""
+"""What somebody who comes late gets: a bounded number of messages that stand for all there were. Pure."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ _Latest = Phase | Links | Shaping | Machine | Interference | Ending | Playback |
 
 
 class State:
-    """Folds messages; telling somebody :meth:`messages` is as good as having told them all."""
+    """Folds messages; somebody who gets :meth:`messages` knows as much as who got them all."""
 
     def __init__(self) -> None:
         self._opening: Opening | None = None

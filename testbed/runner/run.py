@@ -85,7 +85,7 @@ def run_experiment(
     live: Feed | None = None,
 ) -> Summary:
     """Run a spec and write its record below `output`; `on_line` hears what a command's workers print, its rank 0 reads
-    from the descriptor `stdin`, and `live` is told how it goes.
+    from the descriptor `stdin`, and `live` hears how it goes.
 
     Raises SpecError and MissingRequirementError before anything is made, and RunStoppedError when the run ended early.
     """

@@ -356,11 +356,11 @@ def test_many_links_move_smoothly_and_nothing_grows(browser: Browser) -> None:
         took_s = time.monotonic() - begun_s
         server_share = (cpu_s(run.server) - before_s) / took_s
         grown_bytes = heap_bytes(seen.page) - before_bytes
-        told = run.teller.num_samples - samples
+        said = run.teller.num_samples - samples
         nodes = seen.page.evaluate("document.querySelectorAll('*').length")
     total_s = run.teller.num_samples / 10
     print(  # noqa: T201
-        f"\n{NUM_LINKS} links, {told} samples in {took_s:.1f} s: {count} frames, {missed} missed, longest "
+        f"\n{NUM_LINKS} links, {said} samples in {took_s:.1f} s: {count} frames, {missed} missed, longest "
         f"{1000 * longest_s:.1f} ms (an empty page: {bare[0]}, {bare[1]}, {1000 * bare[2]:.1f} ms); heap "
         f"{before_bytes / 1e6:.2f} MB grew by {grown_bytes / 1e3:.0f} kB, {nodes} elements; of a core: server "
         f"{100 * server_share:.2f} %, making and telling rows {100 * run.teller.cpu_s / total_s:.2f} %; "

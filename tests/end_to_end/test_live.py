@@ -17,7 +17,7 @@ import pytest
 
 from testbed.hosts.clean import leftovers
 from testbed.live.messages import Change, Ending, Iteration, Links, Machine, Message, Opening, Over, Shaping, decode
-from testbed.live.replay import script
+from testbed.live.replay import timeline_of
 from testbed.record.reader import load
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
@@ -94,14 +94,14 @@ def test_a_page_hears_what_the_record_replays_and_the_verdict(tmp_path: Path) ->
     (opening,) = of(watched.heard, Opening)
     assert isinstance(opening, Opening)
     assert opening.run_id == summary["run_id"]
-    told = script(load(Path(summary["record"])))
-    assert told.opening == opening
+    said = timeline_of(load(Path(summary["record"])))
+    assert said.opening == opening
     for kind in (Links, Iteration, Change, Machine, Shaping):
-        heard, recorded = of(watched.heard, kind), of(list(told.messages), kind)
+        heard, recorded = of(watched.heard, kind), of(list(said.messages), kind)
         # Who comes while links are measured already begins with the last that was said.
         assert heard == recorded[len(recorded) - len(heard) :], kind
         assert len(heard) > len(recorded) // 2, kind
-    assert of(watched.heard, Ending) == [told.messages[-1]]
+    assert of(watched.heard, Ending) == [said.messages[-1]]
     assert watched.heard[-1] == Over(num_dropped=0)
     assert leftovers(summary["run_id"]) == []
     with pytest.raises(ConnectionRefusedError):

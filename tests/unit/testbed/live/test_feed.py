@@ -65,7 +65,7 @@ def change(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_rows_are_told_as_messages_and_before_the_beginning_nothing(listener: Listener) -> None:
+def test_rows_become_messages_and_before_the_beginning_nothing(listener: Listener) -> None:
     listener.feed.rows("links", samples(1))
     listener.feed.phase("deploy")
     listener.begin()
@@ -84,19 +84,19 @@ def test_a_page_that_does_not_read_costs_nothing_and_what_matters_arrives(listen
         slowest_s = max(slowest_s, time.thread_time() - begun_s)
     assert listener.feed.num_dropped > 1000
     assert slowest_s < 0.1, "it does not wait"
-    told = []
+    said = []
 
     def read() -> None:
-        told.extend(listener.everything())
+        said.extend(listener.everything())
 
     reader = threading.Thread(target=read)
     reader.start()
     listener.feed.close()
     reader.join(10)
-    assert [each.after for each in told if isinstance(each, Change)] == [str(number) for number in range(0, 5000, 500)]
-    assert isinstance(told[0], Opening)
-    assert told[-1] == Over(num_dropped=listener.feed.num_dropped)
-    assert len([each for each in told if isinstance(each, Links)]) == 5000 - listener.feed.num_dropped
+    assert [each.after for each in said if isinstance(each, Change)] == [str(number) for number in range(0, 5000, 500)]
+    assert isinstance(said[0], Opening)
+    assert said[-1] == Over(num_dropped=listener.feed.num_dropped)
+    assert len([each for each in said if isinstance(each, Links)]) == 5000 - listener.feed.num_dropped
     assert listener.lost == []
 
 
@@ -115,8 +115,8 @@ def test_a_page_that_has_died_is_mentioned_once(listener: Listener, tmp_path: Pa
         listener.feed.rows("links", samples(number))
         listener.feed.phase(f"phase {number}")
     listener.feed.end(make_record(tmp_path, Scenario(num_iterations=3)).summary)
-    assert len(listener.lost) == 1
-    assert "Broken pipe" in listener.lost[0]
+    (problem,) = listener.lost
+    assert problem in {"Broken pipe", "Connection reset by peer"}
 
 
 def test_what_is_wrong_with_the_page_is_not_the_runs_trouble(listener: Listener) -> None:
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_the_page_is_not_the_runs_trouble(listener: Listener)
     assert [each.kind for each in listener.hear(1)] == ["opening"]
 
 
-def test_of_a_sweep_each_run_is_told_with_its_point(listener: Listener, tmp_path: Path) -> None:
+def test_of_a_sweep_each_run_begins_with_its_point(listener: Listener, tmp_path: Path) -> None:
     summary = make_record(tmp_path, Scenario(num_iterations=3)).summary
     listener.feed.point = "link.rate=1gbit"
     listener.begin()
@@ -172,22 +172,22 @@ def page_process(before: set[int]) -> int:
     return found
 
 
-def test_a_page_is_served_by_a_process_that_stands_back_and_ends_with_the_feed() -> None:
+def test_a_page_has_a_process_that_stands_back_and_ends_with_the_feed() -> None:
     said: list[str] = []
     before = children()
     with live_page(address="127.0.0.1", port=0, say=said.append) as feed:
         pid = page_process(before)
         url = said[0].removeprefix("live page: ")
         feed.begin(PLAN, GIVEN, run_id="a", setup="star", epoch_s=0.0)
-        told = stream(url)
-        assert [each["kind"] for each in next(told)] == ["opening"]
+        heard = stream(url)
+        assert [each["kind"] for each in next(heard)] == ["opening"]
         assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         assert url.rsplit("/", 2)[1] not in Path(f"/proc/{pid}/cmdline").read_text(), "the token is in no list"
         for _, table, rows in batches(Model(Scenario(num_iterations=2))):
             feed.rows(table, rows)
-        kinds = {each["kind"] for messages in [next(told)] for each in messages}
+        kinds = {each["kind"] for messages in [next(heard)] for each in messages}
         assert kinds <= {"links", "iteration", "phase", "machine", "change", "shaping"}
-    rest = [each["kind"] for messages in told for each in messages]
+    rest = [each["kind"] for messages in heard for each in messages]
     assert rest[-1] == "over"
     assert not Path(f"/proc/{pid}").exists()
     assert said == [f"live page: {url}"]
@@ -200,11 +200,11 @@ def test_a_page_that_is_killed_is_said_once_and_nothing_else_happens() -> None:
         feed.begin(PLAN, GIVEN, run_id="a", setup="star", epoch_s=0.0)
         os.kill(page_process(before), signal.SIGKILL)
 
-        def told() -> bool:
+        def lost() -> bool:
             feed.rows("links", samples(int(10 * time.monotonic())))
             return len(said) == 2
 
-        until(told)
+        until(lost)
         feed.phase("measured")
     assert said[1].startswith("the live page has ended")
     assert "the run goes on" in said[1]

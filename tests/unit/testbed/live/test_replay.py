@@ -1,4 +1,4 @@
-"""A record told again says what the run's page was told."""
+"""A record that is replayed says what the run said."""
 
 import asyncio
 import time
@@ -15,8 +15,8 @@ from testbed.errors import SpecError
 from testbed.live.application import Control
 from testbed.live.hub import Hub
 from testbed.live.messages import Ending, Iteration, Links, Message, Playback
-from testbed.live.narration import narration
-from testbed.live.replay import Player, script
+from testbed.live.replay import Player, timeline_of
+from testbed.live.translation import translator_of
 from tests.live import batches, experiment, opened, recorded, without
 from tests.unit.testbed.conftest import Model, Scenario
 
@@ -31,27 +31,27 @@ def by_kind(messages: Sequence[Message]) -> dict[str, list[Message]]:
 @pytest.mark.parametrize("dilation", [1.0, 4.0])
 def test_a_replay_says_what_the_run_said(tmp_path: Path, dilation: float) -> None:
     scenario = Scenario(num_iterations=8, dilation=dilation)
-    told = script(recorded(tmp_path, scenario))
-    narrator = narration(opened(dilation=dilation), experiment(dilation=dilation))
-    live = [message for _, table, rows in batches(Model(scenario)) for message in narrator.rows(table, rows)]
-    assert told.opening.directions == opened(dilation=dilation).directions
-    assert isinstance(told.messages[-1], Ending)
-    found, expected = by_kind(told.messages[:-1]), by_kind(live)
+    said = timeline_of(recorded(tmp_path, scenario))
+    made = translator_of(opened(dilation=dilation), experiment(dilation=dilation))
+    live = [message for _, table, rows in batches(Model(scenario)) for message in made.rows(table, rows)]
+    assert said.opening.directions == opened(dilation=dilation).directions
+    assert isinstance(said.messages[-1], Ending)
+    found, expected = by_kind(said.messages[:-1]), by_kind(live)
     assert set(expected) == {"links", "iteration", "phase", "machine", "change", "shaping"}
     assert found == expected
-    assert list(told.at_s) == sorted(told.at_s)
+    assert list(said.at_s) == sorted(said.at_s)
 
 
 def test_of_a_long_record_some_samples_are_shown_that_tell_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = recorded(tmp_path, SCENARIO)
-    everything = script(record)
+    everything = timeline_of(record)
     monkeypatch.setattr(testbed.live.replay, "MOST_SAMPLES", 20)
-    told = script(record)
-    num_samples = record.links.height // len(told.opening.directions)
-    assert told.stride == -(-num_samples // 20)
-    links = [each for each in told.messages if isinstance(each, Links)]
+    said = timeline_of(record)
+    num_samples = record.links.height // len(said.opening.directions)
+    assert said.stride == -(-num_samples // 20)
+    links = [each for each in said.messages if isinstance(each, Links)]
     assert len(links) <= 20
 
     def carried(messages: Sequence[Message]) -> float:
@@ -64,28 +64,28 @@ def test_of_a_long_record_some_samples_are_shown_that_tell_of_all(
     assert carried(links) == pytest.approx(carried(before), rel=0.01)
 
 
-def test_a_record_of_another_version_is_told_without_what_its_spec_says(tmp_path: Path) -> None:
+def test_a_record_of_another_version_is_shown_without_what_its_spec_says(tmp_path: Path) -> None:
     record = recorded(tmp_path, SCENARIO)
-    told = script(without(record, spec_yaml="name: a\nno_such_key: 1\n"))
-    assert told.opening.phases == {}
-    assert [each.number for each in told.messages if isinstance(each, Iteration)]
+    said = timeline_of(without(record, spec_yaml="name: a\nno_such_key: 1\n"))
+    assert said.opening.phases == {}
+    assert [each.number for each in said.messages if isinstance(each, Iteration)]
 
 
-def test_what_cannot_be_told_is_an_error_that_says_why(tmp_path: Path) -> None:
+def test_what_cannot_be_shown_is_an_error_that_says_why(tmp_path: Path) -> None:
     record = recorded(tmp_path, SCENARIO)
     with pytest.raises(SpecError, match=r"plan\.json has no network"):
-        script(without(record, plan={}))
+        timeline_of(without(record, plan={}))
     others = record.links.with_columns(link=pl.lit("w9-s9"))
     with pytest.raises(SpecError, match=r"which plan\.json does not know"):
-        script(without(record, links=others))
+        timeline_of(without(record, links=others))
     tables = ("links", "iterations", "changes", "machine", "backlog")
     summary = record.summary.model_copy(update={"reasons": ["no deployment"]})
     with pytest.raises(SpecError, match="before anything was measured: no deployment"):
-        script(without(record, summary=summary, **{name: getattr(record, name).clear() for name in tables}))
+        timeline_of(without(record, summary=summary, **{name: getattr(record, name).clear() for name in tables}))
 
 
 class Heard(Hub):
-    """Keeps what it is told."""
+    """Keeps what it gets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,20 +122,20 @@ async def played(hub: Heard, player: Player, *steps: Any) -> None:
 
 
 def test_it_is_played_to_its_end_and_stays_there(tmp_path: Path) -> None:
-    told, hub = script(recorded(tmp_path, SCENARIO)), Heard()
+    said, hub = timeline_of(recorded(tmp_path, SCENARIO)), Heard()
     begun_s = time.monotonic()
-    asyncio.run(played(hub, Player(told, hub, speed=40), lambda hub: hub.playback is not None and hub.playback.paused))
-    assert time.monotonic() - begun_s >= (told.end_s - told.begin_s) / 40
+    asyncio.run(played(hub, Player(said, hub, speed=40), lambda hub: hub.playback is not None and hub.playback.paused))
+    assert time.monotonic() - begun_s >= (said.end_s - said.begin_s) / 40
     kinds = by_kind([*hub.restarts[0][1:], *hub.published])
-    assert kinds["iteration"] == by_kind(told.messages)["iteration"]
-    assert kinds["ending"] == [told.messages[-1]]
-    assert len(kinds["links"]) < len(by_kind(told.messages)["links"]), "of several in a tick the last"
-    assert hub.playback == Playback(at_s=told.end_s, begin_s=told.begin_s, end_s=told.end_s, speed=40, paused=True)
+    assert kinds["iteration"] == by_kind(said.messages)["iteration"]
+    assert kinds["ending"] == [said.messages[-1]]
+    assert len(kinds["links"]) < len(by_kind(said.messages)["links"]), "of several in a tick the last"
+    assert hub.playback == Playback(at_s=said.end_s, begin_s=said.begin_s, end_s=said.end_s, speed=40, paused=True)
 
 
 def test_it_can_be_stopped_moved_and_sped_up(tmp_path: Path) -> None:
-    told, hub = script(recorded(tmp_path, SCENARIO)), Heard()
-    middle_s = (told.begin_s + told.end_s) / 2
+    said, hub = timeline_of(recorded(tmp_path, SCENARIO)), Heard()
+    middle_s = (said.begin_s + said.end_s) / 2
 
     def at_rest(hub: Heard) -> bool:
         return hub.playback is not None and hub.playback.speed == 9
@@ -143,11 +143,11 @@ def test_it_can_be_stopped_moved_and_sped_up(tmp_path: Path) -> None:
     asyncio.run(
         played(
             hub,
-            Player(told, hub, paused=True),
+            Player(said, hub, paused=True),
             Control(at_s=middle_s, speed=9),
             at_rest,
             Control(paused=False),
-            lambda hub: hub.playback.at_s > middle_s,
+            lambda hub: any(isinstance(each, Links) for each in hub.published),
         )
     )
     start, moved = hub.restarts
@@ -159,11 +159,11 @@ def test_it_can_be_stopped_moved_and_sped_up(tmp_path: Path) -> None:
 
 
 def test_at_its_end_it_begins_again_when_it_is_to_go_on(tmp_path: Path) -> None:
-    told, hub = script(recorded(tmp_path, SCENARIO)), Heard()
+    said, hub = timeline_of(recorded(tmp_path, SCENARIO)), Heard()
     asyncio.run(
         played(
             hub,
-            Player(told, hub, paused=True),
+            Player(said, hub, paused=True),
             Control(at_s=1e9),
             lambda hub: len(hub.restarts) == 2,
             Control(paused=False),

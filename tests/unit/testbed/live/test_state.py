@@ -48,12 +48,12 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES)
-def test_who_is_told_the_state_knows_what_who_heard_everything_knows(messages: list[Message]) -> None:
+def test_who_gets_the_state_knows_what_who_heard_everything_knows(messages: list[Message]) -> None:
     state = folded([OPENING, *messages])
-    told = state.messages()
-    assert folded(told).messages() == told
+    said = state.messages()
+    assert folded(said).messages() == said
     later = [iteration(99), links(99), carrier(99, "s0", "w1", "down")]
-    everything, late = folded([OPENING, *messages, *later]), folded([*told, *later])
+    everything, late = folded([OPENING, *messages, *later]), folded([*said, *later])
     assert [m for m in late.messages() if not isinstance(m, Iteration)] == [
         m for m in everything.messages() if not isinstance(m, Iteration)
     ]
@@ -66,12 +66,12 @@ def test_it_is_bounded_and_the_last_iteration_is_in_it() -> None:
         state.fold(links(number))
         state.fold(carrier(number, "w0", "s0", "down" if number % 2 else "up"))
         state.fold(Past(point=str(number), outcome="valid", iteration_time_s=None))
-    told = state.messages()
-    assert len(told) <= MOST_ITERATIONS + MOST_CHANGES + MOST_PAST + 4
-    numbers = [message.number for message in told if isinstance(message, Iteration)]
+    said = state.messages()
+    assert len(said) <= MOST_ITERATIONS + MOST_CHANGES + MOST_PAST + 4
+    numbers = [message.number for message in said if isinstance(message, Iteration)]
     assert (numbers[0], numbers[-1]) == (1, 10_000)
     assert len({after - before for before, after in pairwise(numbers[:-1])}) == 1, "thinned evenly"
-    assert [message.at_s for message in told if isinstance(message, Links)] == [10_000]
+    assert [message.at_s for message in said if isinstance(message, Links)] == [10_000]
 
 
 def test_a_link_that_is_down_is_down_for_who_comes_late() -> None:

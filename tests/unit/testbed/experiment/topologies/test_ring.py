@@ -1,5 +1,8 @@
 import math
 from collections import Counter
+from itertools import pairwise
+
+import pytest
 
 from testbed.experiment.topologies.base import TOPOLOGIES
 from testbed.plan.paths import next_hops, paths

@@ -99,7 +99,7 @@ class _Probed:
     num_probes: int = 0
 
 
-class Narration:
+class Translator:
     """Hears rows, table by table, and what else a run says of itself; answers with messages."""
 
     def __init__(self, opening: Opening, *, in_step: bool = True, granule_bytes: int = 0) -> None:
@@ -120,9 +120,9 @@ class Narration:
         self._iterating = ""
         self._stepped_s: dict[tuple[str, str, str], float] = {}
         self._probed: dict[tuple[str, str], _Probed] = {}
-        self._probes_told_s = -math.inf
+        self._probes_said_s = -math.inf
         self._machine_first: Row | None = None
-        self._machine_told: Row | None = None
+        self._machine_said: Row | None = None
         self._interference: list[str] = []
         self._tables: Mapping[str, Callable[[Sequence[Row]], list[Message]]] = {
             "links": self._on_links,
@@ -138,7 +138,7 @@ class Narration:
         return tell(rows) if tell is not None and rows else []
 
     def phase(self, name: str, at_s: float) -> list[Message]:
-        """A phase begins, in wall seconds; one that goes on is not told again."""
+        """A phase begins, in wall seconds; one that goes on is not said again."""
         if name == self._phase:
             return []
         self._phase = name
@@ -188,17 +188,17 @@ class Narration:
         return round(1000 * self._dilation * carried_bps / row["rate_bps"])
 
     def _on_iterations(self, rows: Sequence[Row]) -> list[Message]:
-        told: list[Message] = []
+        messages: list[Message] = []
         for row in rows:
             if row["phase"] != self._iterating:
                 self._iterating = row["phase"]
                 self._waiting.clear()
-                told += self.phase(row["phase"].replace("_", "-"), row["start_s"])
+                messages += self.phase(row["phase"].replace("_", "-"), row["start_s"])
             workers = self._waiting.setdefault(row["index"], {})
             workers[row["rank"]] = row
             if len(workers) == self._num_workers:
-                told.append(self._iteration(list(self._waiting.pop(row["index"]).values())))
-        return told
+                messages.append(self._iteration(list(self._waiting.pop(row["index"]).values())))
+        return messages
 
     def _iteration(self, workers: Sequence[Row]) -> Iteration:
         together = self._in_step and workers[0]["phase"] in _IN_STEP
@@ -230,10 +230,10 @@ class Narration:
                 source=row["source"],
             )
             for row in rows
-            if self._is_told(row)
+            if self._is_said(row)
         ]
 
-    def _is_told(self, row: Row) -> bool:
+    def _is_said(self, row: Row) -> bool:
         if row["source"] != "trace":
             return True
         key = row["link"], row["node"], row["setting"]
@@ -250,9 +250,9 @@ class Narration:
             probed.num_probes += 1
         at_s = rows[-1]["at_s"]
         due_bytes = sum(each.due_bytes for each in self._probed.values())
-        if at_s - self._probes_told_s < SLOW_INTERVAL_S or due_bytes <= 0:
+        if at_s - self._probes_said_s < SLOW_INTERVAL_S or due_bytes <= 0:
             return []
-        self._probes_told_s = at_s
+        self._probes_said_s = at_s
         return [
             Shaping(
                 at_s=self._virtual_s(at_s),
@@ -271,18 +271,18 @@ class Narration:
                 yield f"{node} → {self._receivers[link, node]} has sent {sent}"
 
     def _on_machine(self, rows: Sequence[Row]) -> list[Message]:
-        told: list[Message] = []
+        messages: list[Message] = []
         for row in rows:
-            first, before = self._machine_first or row, self._machine_told or row
+            first, before = self._machine_first or row, self._machine_said or row
             self._machine_first = first
-            if self._machine_told is not None and row["at_s"] - before["at_s"] < SLOW_INTERVAL_S:
+            if self._machine_said is not None and row["at_s"] - before["at_s"] < SLOW_INTERVAL_S:
                 continue
-            self._machine_told = row
+            self._machine_said = row
             if (ticks := row["ticks"] - before["ticks"]) > 0:
                 idle_share = (row["idle_ticks"] - before["idle_ticks"]) / ticks
                 against = list(self._held_back(first, row))
-                told.append(Machine(at_s=self._virtual_s(row["at_s"]), idle_share=idle_share, against=against))
-        return told
+                messages.append(Machine(at_s=self._virtual_s(row["at_s"]), idle_share=idle_share, against=against))
+        return messages
 
     def _held_back(self, first: Row, last: Row) -> Iterable[str]:
         ticks = last["ticks"] - first["ticks"]
@@ -293,11 +293,11 @@ class Narration:
             yield f"the kernel's input queue was full and dropped {drops:,} packets"
 
 
-def narration(opening: Opening, experiment: Experiment | None) -> Narration:
+def translator_of(opening: Opening, experiment: Experiment | None) -> Translator:
     """Of a run that begins so."""
     if experiment is None:
-        return Narration(opening)
-    return Narration(
+        return Translator(opening)
+    return Translator(
         opening,
         in_step=experiment.synchronisation.in_step,
         granule_bytes=wire_bytes(experiment.packet_bytes, experiment.mtu),
