@@ -17,10 +17,12 @@ from testbed.live.hub import Hub
 from testbed.live.messages import Ending, Iteration, Links, Message, Playback
 from testbed.live.replay import Player, timeline_of
 from testbed.live.translation import translator_of
+from testbed.record.reader import load
 from tests.live import batches, experiment, opened, recorded, without
 from tests.unit.testbed.conftest import Model, Scenario
 
 SCENARIO = Scenario(num_iterations=8)
+RECORDS = Path(__file__).parents[3] / "records"
 
 
 def by_kind(messages: Sequence[Message]) -> dict[str, list[Message]]:
@@ -82,6 +84,14 @@ def test_what_cannot_be_shown_is_an_error_that_says_why(tmp_path: Path) -> None:
     summary = record.summary.model_copy(update={"reasons": ["no deployment"]})
     with pytest.raises(SpecError, match="before anything was measured: no deployment"):
         timeline_of(without(record, summary=summary, **{name: getattr(record, name).clear() for name in tables}))
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in RECORDS.iterdir()))
+def test_records_of_every_version_can_be_replayed(version: str) -> None:
+    said = timeline_of(load(RECORDS / version))
+    kinds = {message.kind for message in said.messages}
+    assert {"links", "iteration", "phase", "machine", "ending"} <= kinds
+    assert [each.number for each in said.messages if isinstance(each, Iteration) and each.phase == "measured"]
 
 
 class Heard(Hub):
