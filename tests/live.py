@@ -1,7 +1,7 @@
 """Runs for the live page: plans as records have them, and rows as a run appends them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from heapq import merge
 from pathlib import Path
@@ -15,7 +15,6 @@ from testbed.live.translation import opening
 from testbed.plan.plan import make_plan
 from testbed.record.frames import BACKLOG_SCHEMA, CHANGE_SCHEMA
 from testbed.record.reader import Record, load
-from testbed.record.writer import RecordWriter
 from tests.unit.testbed.conftest import Model, Scenario, make_record
 
 Batch = tuple[float, str, list[dict[str, Any]]]
@@ -88,14 +87,6 @@ def recorded(directory: Path, scenario: Scenario, **settings: Any) -> Record:
     return load(directory)
 
 
-def without(record: Record, **frames: pl.DataFrame) -> Record:
-    """The record with other tables."""
-    return replace(record, **frames)
-
-
-def written(directory: Path, rows: Mapping[str, list[dict[str, Any]]]) -> RecordWriter:
-    """A writer that has got these rows."""
-    writer = RecordWriter(directory)
-    for table, each in rows.items():
-        getattr(writer, f"append_{table}")(each)
-    return writer
+def without(record: Record, **parts: Any) -> Record:
+    """The record with other tables or documents."""
+    return replace(record, **parts)

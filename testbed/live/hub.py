@@ -5,7 +5,7 @@ kept for it is bounded. Used within one event loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -54,7 +54,7 @@ class Hub:
         for page in self._pages:
             page.wake()
 
-    async def stream(self) -> AsyncIterator[str]:
+    async def stream(self) -> AsyncGenerator[str, None]:
         """Server-sent events (HTML standard, 9.2): `state` begins anew, `messages` go on; each a JSON list."""
         page = _Page()
         self._pages.add(page)

@@ -184,8 +184,8 @@ class Player:
         now_s = self._now_s()
         reached = bisect_right(self._timeline.at_s, now_s)
         due = self._timeline.messages[self._num_sent : reached]
-        last = {type(message): message for message in due if isinstance(message, _SUPERSEDED)}
-        sent = [message for message in due if last.get(type(message), message) is message]
+        last: dict[str, Message] = {message.kind: message for message in due if isinstance(message, _SUPERSEDED)}
+        sent = [message for message in due if last.get(message.kind, message) is message]
         self._num_sent = reached
         if reached == len(self._timeline.messages) and not self._paused:
             self._at_s, self._paused = self._timeline.end_s, True

@@ -40,9 +40,8 @@ class Teller(threading.Thread):
         super().__init__(daemon=True)
         self.feed = feed
         self.hops = [(each["link"], each["sender"]["node"], each["rate_bps"]) for each in plan["directions"]]
-        self.rows = [
-            row for row in Model(Scenario(num_workers=2, num_iterations=1)).iterations if row["phase"] == "measured"
-        ][:1]
+        made = Model(Scenario(num_workers=2, num_iterations=1)).iterations
+        self.row: dict[str, Any] = next(row for row in made if row["phase"] == "measured")
         self.workers = workers
         self.counted = [0.0] * len(self.hops)
         self.over = threading.Event()
@@ -80,10 +79,10 @@ class Teller(threading.Thread):
         self.feed.rows("machine", [machine])
 
     def iterate(self, index: int) -> None:
-        shift = 0.5 * index - float(self.rows[0]["start_s"])  # type: ignore[arg-type]
-        moments = {key: value + shift for key, value in self.rows[0].items() if key.endswith(("start_s", "end_s"))}  # type: ignore[operator]
+        shift = 0.5 * index - self.row["start_s"]
+        moments = {key: value + shift for key, value in self.row.items() if key.endswith(("start_s", "end_s"))}
         for rank in range(self.workers):
-            row = {**self.rows[0], **moments, "rank": rank, "index": index, "loss": 2.3 * 0.99**index}
+            row = {**self.row, **moments, "rank": rank, "index": index, "loss": 2.3 * 0.99**index}
             self.feed.rows("iterations", [row])
 
 
@@ -222,7 +221,7 @@ def test_who_reloads_or_comes_late_sees_the_same(browser: Browser) -> None:
 def test_busier_links_stand_out_more_in_light_and_in_dark(browser: Browser, scheme: Any) -> None:
     """By lightness against the page, not by hue; and wider."""
     with live(workers=2) as run, shown(browser, run.url, color_scheme=scheme) as seen:
-        seen.page.wait_for_selector("#key .lane.u10")
+        seen.page.wait_for_selector("#key .lane.u10", state="attached")
         drawn = seen.page.evaluate(
             """[...document.querySelectorAll('#key .lane')].slice(0, 11).map(each => {
               const style = getComputedStyle(each), [r, g, b] = style.stroke.match(/\\d+/g).map(Number);
@@ -240,7 +239,7 @@ def test_busier_links_stand_out_more_in_light_and_in_dark(browser: Browser, sche
 @pytest.mark.parametrize("workers", [4, 24])
 def test_it_fits_a_telephone(browser: Browser, workers: int) -> None:
     with live(workers=workers) as run, shown(browser, run.url, viewport={"width": 390, "height": 800}) as seen:
-        seen.page.wait_for_selector("#drawing .lane")
+        seen.page.wait_for_selector("#drawing .lane", state="attached")
         until(seen.page, "document.querySelector('#count').textContent.includes('/')")
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
         label = seen.page.locator("#drawing .name").first.bounding_box()
@@ -277,7 +276,7 @@ def test_nothing_moves_for_who_wants_no_motion(browser: Browser) -> None:
             seen.page.locator("#motion").click()
             assert not seen.page.evaluate(PAINTED)
         with shown(browser, run.url, reduced_motion="reduce") as seen:
-            seen.page.wait_for_selector(".lane.u5, .lane.u6, .lane.u7, .lane.u8, .lane.u9, .lane.u10")
+            seen.page.wait_for_selector(".lane.u5, .lane.u6, .lane.u7, .lane.u8, .lane.u9, .lane.u10", state="attached")
             seen.page.wait_for_timeout(300)
             assert not seen.page.evaluate(PAINTED)
             seen.page.locator("#motion", has_text="Show motion").click()
@@ -353,7 +352,7 @@ def test_many_links_move_smoothly_and_nothing_grows(browser: Browser) -> None:
     bare = late_frames(empty.evaluate(MEASURE, MEASURED_S))
     empty.close()
     with live(workers=NUM_LINKS) as run, shown(browser, run.url) as seen:
-        seen.page.wait_for_selector(".lane.u10")
+        seen.page.wait_for_selector(".lane.u10", state="attached")
         seen.page.wait_for_timeout(1000 * WARM_UP_S)
         before_bytes, before_s, samples = heap_bytes(seen.page), cpu_s(run.server), run.teller.num_samples
         begun_s = time.monotonic()

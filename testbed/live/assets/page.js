@@ -431,7 +431,8 @@ function player() {
   if (!dragged) seek.value = playback.at_s;
   place(Number(seek.value));
   const speed = $("speed"), values = [...new Set([0.25, 0.5, 1, 2, 4, 10, 30, 100, playback.speed])].sort((one, other) => one - other);
-  if (speed.children.length !== values.length) {
+  if (speed.dataset.values !== values.join()) {
+    speed.dataset.values = values.join();
     speed.replaceChildren();
     for (const value of values) make(speed, "option", {value}, `${digits(value)} ×`);
   }

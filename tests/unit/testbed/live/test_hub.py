@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from testbed.live.hub import MOST_PENDING, Hub
@@ -12,14 +12,14 @@ def phases(count: int, *, start: int = 0) -> list[Phase]:
     return [Phase(at_s=float(number), name=f"phase {number}") for number in range(start, start + count)]
 
 
-async def event(stream: AsyncIterator[str]) -> tuple[str, list[dict[str, Any]]]:
+async def event(stream: AsyncGenerator[str, None]) -> tuple[str, list[dict[str, Any]]]:
     """The next one: what it is called, and its messages."""
     async with asyncio.timeout(5):
         name, data = (await anext(stream)).strip().split("\n")
     return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
-async def begun(hub: Hub) -> AsyncIterator[str]:
+async def begun(hub: Hub) -> AsyncGenerator[str, None]:
     stream = hub.stream()
     assert (await anext(stream)).startswith("retry:")
     return stream

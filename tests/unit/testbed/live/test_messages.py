@@ -1,4 +1,5 @@
 import json
+from typing import get_args
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_what_is_encoded_is_decoded_to_the_same(message: Message) -> None:
 
 
 def test_every_kind_of_message_is_among_them() -> None:
-    assert {type(message) for message in EVERY} == set(Message.__args__)
+    assert {type(message) for message in EVERY} == set(get_args(Message))
 
 
 def test_what_no_browser_reads_is_refused() -> None:
