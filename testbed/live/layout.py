@@ -27,7 +27,7 @@ _BESIDE: Final = 58.0
 _HOSTS_IN_ROW: Final = 24
 _CLEARANCE: Final = 16.0
 """A line that passes a node closer than this bends."""
-_SWERVE: Final = 0.32
+_SWERVE: Final = 0.2
 """Of its length, how far such a line bends; at most UNIT."""
 
 Point = tuple[float, float]
@@ -250,6 +250,8 @@ def _bend(hop: tuple[str, str], places: Mapping[str, Point]) -> float:
         along = ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length
         aside = abs((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0)) / length
         if name not in hop and _CLEARANCE < along < length - _CLEARANCE and aside < _CLEARANCE:
-            swerve = min(_SWERVE * length, UNIT)
-            return swerve if hop == (min(hop), max(hop)) else -swerve
+            middle_x, middle_y = (sum(place[axis] for place in places.values()) / len(places) for axis in (0, 1))
+            right = (x1 - x0) * (middle_y - y0) - (y1 - y0) * (middle_x - x0)  # where the drawing's middle is
+            outwards = right > length or (abs(right) <= length and hop == (min(hop), max(hop)))
+            return min(_SWERVE * length, UNIT) * (1 if outwards else -1)
     return 0.0

@@ -25,7 +25,7 @@ SPEC = """
 name: watched
 workers: 2
 link: {rate: 100mbit}
-workload: {kind: training, batch_size: 8, compute_only: 1, warmup: 1, iterations: 4}
+workload: {kind: training, batch_size: 8, compute_only: 2, warmup: 2, iterations: 4}
 changes: [{at: 300ms, link: w1-s0, rate: 80mbit}]
 metrics: {port: null}
 """
@@ -55,7 +55,10 @@ class Watched:
             text=True,
         )
         assert self.process.stderr is not None
-        self.url = re.findall(r"live page: (http://127\.0\.0\.1:\d+/\S+/)", self.process.stderr.readline())[0]
+        line = self.process.stderr.readline()
+        found = re.search(r"live page: (http://127\.0\.0\.1:\d+/\S+/)", line)
+        assert found, line
+        self.url = found[1]
         self.heard: list[Message] = []
         self.states = 0
         self.reader = threading.Thread(target=self._read, daemon=True)

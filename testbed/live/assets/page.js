@@ -197,14 +197,15 @@ function setDown(lane, down) { lane.down = down; paint(lane); }
 const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let moving = !quiet.matches;
-let canvas = $("dots"), paper = canvas.getContext("2d"), scale = 1, colourOfDots = "#fff", frame = 0, frameAt = 0, blank = true;
+let canvas = $("dots"), paper = canvas.getContext("2d"), scale = 1, dots = ["#fff", "#fff"], frame = 0, frameAt = 0, blank = true;
 
 function resize() {
   const box = $("stage").getBoundingClientRect(), ratio = Math.min(2, devicePixelRatio || 1);
   canvas.width = Math.round(box.width * ratio);
   canvas.height = Math.round(box.height * ratio);
   scale = run ? canvas.width / run.opening.width : 1;
-  colourOfDots = getComputedStyle(document.documentElement).getPropertyValue("--moving").trim();
+  const style = getComputedStyle(document.documentElement);
+  dots = ["--moving-idle", "--moving"].map(name => style.getPropertyValue(name).trim());
 }
 
 // Dots go along each direction, faster where more is sent. They are on a canvas: hundreds of elements that move would be
@@ -213,16 +214,17 @@ function step(now) {
   frame = 0;
   const passed = Math.min(0.1, (now - frameAt) / 1000);
   frameAt = now;
-  const busy = run && run.links && !run.ending && !over && !(playback && playback.paused);
+  const busy = moving && run && run.links && !run.ending && !over && !(playback && playback.paused);
   if (!blank) { paper.setTransform(1, 0, 0, 1, 0, 0); paper.clearRect(0, 0, canvas.width, canvas.height); blank = true; }
   if (busy) {
     paper.setTransform(scale, 0, 0, scale, 0, 0);
-    paper.fillStyle = colourOfDots;
     for (const lane of run.lanes) {
       if (lane.down || !lane.used) continue;
+      paper.fillStyle = dots[lane.bin > 4 ? 1 : 0];
       const used = Math.min(1, lane.used / 1000), size = 2 + 1.8 * used;
       lane.shift = ((lane.shift || 0) + passed * (18 + 110 * used)) % DOT_GAP;
       for (let at = lane.shift; at < lane.length; at += DOT_GAP) {
+        if (lane.dropped && Math.abs(at - 0.2 * lane.length) < 12) continue; // its number stands there
         const point = along(lane, at / lane.length);
         paper.fillRect(point.x - size / 2, point.y - size / 2, size, size);
         blank = false;
