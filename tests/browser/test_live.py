@@ -320,7 +320,7 @@ def test_a_record_is_replayed_on_the_same_page(browser: Browser, tmp_path: Path)
         page.locator("#seek").focus()
         page.keyboard.press("Home")
         until(page, "document.querySelectorAll('#drawing .cross.down').length == 0")
-        assert seen.text("#badge").lower() != "invalid"
+        until(page, "document.querySelector('#badge').textContent != 'invalid'")
         assert (seen.faults, seen.elsewhere) == ([], [])
 
 
