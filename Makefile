@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged and not slow" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test test-slow check format bench docs test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples test-ray check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test test-slow test-live check format bench docs test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples test-ray check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -57,6 +57,9 @@ test-programs: setup ## run 2000 random programs of collectives and messages on 
 test-slow: setup-tests ## the tests that `make test` leaves out for their length: whole runs and trainings, one by one (root, half an hour)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-slow needs root for network namespaces: run 'sudo make test-slow'" >&2; exit 3; }
 	@$(BIN)/python -m pytest -q -m slow
+
+test-live: setup-tests ## how smoothly the live page of 64 links moves in Chromium, and what it costs, over a minute (LIVE_S=seconds)
+	@LIVE_S=$(or $(LIVE_S),60) $(BIN)/python -m pytest -q -s tests/browser/test_live.py -k smoothly
 
 docs: setup ## make the documentation as a site, build/docs/index.html: pages, specs, commands, docstrings (a minute)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -15,6 +15,9 @@ from testbed.commands.options import (
     Calibrate,
     EngineName,
     Json,
+    Live,
+    LiveAddress,
+    LivePort,
     Output,
     Reused,
     Runtime,
@@ -24,6 +27,7 @@ from testbed.commands.options import (
     Track,
     Verbose,
     emit,
+    live_feed,
     set_up_logging,
 )
 from testbed.errors import CalibrationError, SpecError
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from testbed.experiment.experiment import Experiment
+    from testbed.live.feed import Feed
     from testbed.record.summary import Summary
     from testbed.report.terminal.summary import LiveProgress
     from testbed.runner.run import CaptureRequest
@@ -72,6 +77,9 @@ def run(
     runtime: Runtime = None,
     calibration: Calibrate = Mode.CLASS,
     track: Track = None,
+    live: Live = False,
+    live_port: LivePort = None,
+    live_address: LiveAddress = None,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -85,6 +93,7 @@ def run(
       testbed run experiments/quickstart.yaml
       testbed run experiments/quickstart.yaml --set link.rate=1gbit --json
       testbed run experiments/quickstart.yaml --capture w1-s0
+      testbed run experiments/quickstart.yaml --live
       testbed run experiments/quickstart.yaml --prometheus
       testbed run experiments/quickstart.yaml --runtime docker
       testbed run experiments/quickstart.yaml --track tensorboard:runs
@@ -99,15 +108,17 @@ def run(
     experiment = load(spec, given)
     if prometheus and experiment.metrics.prometheus is None:
         experiment = load(spec, [*given, "metrics.prometheus=true"])
-    _run(
-        experiment,
-        progress=LiveProgress(Console(stderr=True), enabled=not as_json),
-        output=output,
-        as_json=as_json,
-        targets=targets,
-        calibration_mode=calibration,
-        capture=_captures(capture, capture_bytes),
-    )
+    with live_feed(live, live_port, live_address) as feed:
+        _run(
+            experiment,
+            progress=LiveProgress(Console(stderr=True), enabled=not as_json),
+            output=output,
+            as_json=as_json,
+            targets=targets,
+            calibration_mode=calibration,
+            capture=_captures(capture, capture_bytes),
+            live=feed,
+        )
 
 
 @commands.command(
@@ -232,15 +243,20 @@ def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
     return CaptureRequest(links=links, snap_bytes=snap_bytes)
 
 
-def runner(console: Console, *, output: Path, calibration_mode: Mode) -> "Callable[[Experiment], Summary]":
-    """Runs one experiment of several, with its progress on the console unless that is quiet."""
+def runner(
+    console: Console, *, output: Path, calibration_mode: Mode, live: "Feed | None" = None
+) -> "Callable[[Experiment], Summary]":
+    """Runs one experiment of several, with its progress on the console unless that is quiet, and on the live page if
+    there is one."""
     from testbed.report.terminal.summary import LiveProgress
     from testbed.runner.run import run_experiment
 
     def run_one(experiment: "Experiment") -> "Summary":
         progress = LiveProgress(console, enabled=not console.quiet)
         try:
-            return run_experiment(experiment, output=output, progress=progress, calibration_mode=calibration_mode)
+            return run_experiment(
+                experiment, output=output, progress=progress, calibration_mode=calibration_mode, live=live
+            )
         finally:
             progress.close()
 
@@ -312,6 +328,9 @@ def sweep(
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, without root; run nothing.")] = False,
     track: Track = None,
+    live: Live = False,
+    live_port: LivePort = None,
+    live_address: LiveAddress = None,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -351,6 +370,10 @@ def sweep(
     set_up_logging(verbose)
     chosen = parse_engine(engine)
     targets = parse_targets(track or [])
+    if live and dry_run:
+        raise SpecError("--live: --dry-run runs nothing that a page could show; leave one of them out")
+    if live and not chosen.runs_here:
+        raise SpecError("--live: runs are made on other machines, whose page this would not be; leave --engine out")
     swept = load_sweep(spec, overrides or [])
     if swept.is_single_run:
         raise SpecError(
@@ -377,15 +400,24 @@ def sweep(
     require_points(swept, plans)
     errors = Console(stderr=True, quiet=as_json)
 
-    run_one = runner(errors, output=output, calibration_mode=calibration)
-    comparison = run_sweep(
-        comparison,
-        [point.experiment for point in swept.points],
-        run=run_one,
-        console=errors,
-        engine=chosen,
-        arguments=("--calibrate", calibration.value),
-    )
+    points = {id(point.experiment): point.text for point in swept.points}
+    with live_feed(live, live_port, live_address) as feed:
+        run_one = runner(errors, output=output, calibration_mode=calibration, live=feed)
+
+        def run_point(experiment: "Experiment") -> "Summary":
+            if feed is not None:
+                feed.point = points[id(experiment)]
+            return run_one(experiment)
+
+        experiments = [point.experiment for point in swept.points]
+        comparison = run_sweep(
+            comparison,
+            experiments,
+            run=run_point,
+            console=errors,
+            engine=chosen,
+            arguments=("--calibrate", calibration.value),
+        )
     if as_json:
         emit(comparison.to_json())
     else:

@@ -18,6 +18,11 @@ def goodput_fraction(mtu: int = MTU) -> float:
     return Tcp().goodput_fraction(mtu)
 
 
+def wire_bytes(packet_bytes: int, mtu: int) -> int:
+    """The most that a packet of that size counts: with the headers of every segment inside."""
+    return round(packet_bytes / goodput_fraction(mtu))
+
+
 MIN_BURST_BYTES: Final = 15_000
 """Ten packets: below, the 4 ms timer tick of some kernels shows at low rates."""
 QUANTUM_BYTES: Final = 60_000

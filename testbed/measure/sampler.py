@@ -13,7 +13,7 @@ from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Throttling
-from testbed.links.htb import CLASS_HANDLE, goodput_fraction
+from testbed.links.htb import CLASS_HANDLE, wire_bytes
 from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor
 from testbed.measure.settings import SettingChange, SettingsMonitor, read_sysctls
@@ -73,11 +73,6 @@ class LinkSample:
     overlimits: int
     backlog_bytes: int
     interface_bytes: int
-
-
-def wire_bytes(packet_bytes: int, mtu: int) -> int:
-    """The most that a packet of that size counts: with the headers of every segment inside."""
-    return round(packet_bytes / goodput_fraction(mtu))
 
 
 class LinkSampler:

@@ -65,14 +65,13 @@ class Announcer(Progress, Protocol):
 
 
 class StatusFile:
-    """Implements Progress and passes everything on. There is no file before the run's directory is there, nor
-    after it has gone."""
+    """Implements Progress and passes everything on. There is no file before the run's directory is there, nor after it
+    has gone."""
 
     def __init__(
         self,
         status: RunStatus,
-        progress: Progress,
-        *,
+        *progress: Progress,
         root: Path = RUN_ROOT,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,7 +87,8 @@ class StatusFile:
             changed = {"phase": name, "phase_since": datetime.now(UTC), "iteration": None, "num_iterations": None}
             self._status = self._status.model_copy(update=changed)
             self._write()
-        self._progress.phase(name)
+        for each in self._progress:
+            each.phase(name)
 
     def metrics_at(self, url: str | None) -> None:
         """Where the page of metrics is; written with the next phase."""
@@ -99,11 +99,13 @@ class StatusFile:
         self._status = self._status.model_copy(update={"iteration": index, "num_iterations": total})
         if index == total or self._now_s() - self._written_s >= _INTERVAL_S:
             self._write()
-        self._progress.iteration(phase, index, total, loss)
+        for each in self._progress:
+            each.iteration(phase, index, total, loss)
 
     def links(self, utilizations: Sequence[tuple[str, float]]) -> None:
-        """For the screen only: who wants to know asks the run (`testbed top`)."""
-        self._progress.links(utilizations)
+        """Not in the file: who wants to know asks the run (`testbed top`)."""
+        for each in self._progress:
+            each.links(utilizations)
 
     def _write(self) -> None:
         self._written_s = self._now_s()

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
@@ -52,8 +52,16 @@ class RecordWriter:
     Every method that writes raises MissingRequirementError when the file system refuses.
     """
 
-    def __init__(self, directory: Path, *, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        on_rows: Callable[[str, Sequence[Mapping[str, object]]], None] | None = None,
+    ) -> None:
+        """`on_rows` hears which table has got which rows, on the thread that appended them."""
         self.directory = directory
+        self._on_rows = on_rows
         self.logs = directory / "logs"
         with _writing(directory):
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -148,6 +156,8 @@ class RecordWriter:
         new = [{column: row[column] for column in FRAMES[name]} for row in rows]
         with self._rows_lock:
             self._rows[name] += new
+        if self._on_rows is not None:
+            self._on_rows(name, new)
         # Whoever finds a flush in progress leaves it alone: a sampler must not wait for the disk.
         if self._now_s() >= self._next_flush_s and not self._flush_lock.locked():
             self.flush()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from testbed.errors import (
 )
 from testbed.experiment.changes import ScheduledChange
 from testbed.experiment.experiment import Experiment
+from testbed.live.feed import Feed
 from testbed.machine.doctor import plan_here, require
 from testbed.machine.fit import expected_error
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
@@ -80,9 +82,10 @@ def run_experiment(
     calibration_mode: Mode = Mode.CLASS,
     on_line: OnLine | None = None,
     stdin: int | None = None,
+    live: Feed | None = None,
 ) -> Summary:
-    """Run a spec and write its record below `output`; `on_line` hears what a command's workers print, and its rank 0
-    reads from the descriptor `stdin`.
+    """Run a spec and write its record below `output`; `on_line` hears what a command's workers print, its rank 0 reads
+    from the descriptor `stdin`, and `live` hears how it goes.
 
     Raises SpecError and MissingRequirementError before anything is made, and RunStoppedError when the run ended early.
     """
@@ -102,6 +105,7 @@ def run_experiment(
         calibration_mode=calibration_mode,
         on_line=on_line,
         stdin=stdin,
+        live=live,
     ).execute()
 
 
@@ -126,8 +130,10 @@ class _Run:
         calibration_mode: Mode,
         on_line: OnLine | None,
         stdin: int | None,
+        live: Feed | None,
     ) -> None:
         self.plan = plan
+        self.live = live
         self.stdin = stdin
         self.on_line = on_line
         self.captured = captured
@@ -135,7 +141,10 @@ class _Run:
         self.progress = progress
         self.run_id = new_run_id()
         experiment = plan.experiment
-        self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
+        self.writer = RecordWriter(
+            output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}",
+            on_rows=None if live is None else live.rows,
+        )
         self.found = RunResults(
             plan=plan,
             run_id=self.run_id,
@@ -147,11 +156,20 @@ class _Run:
             predicted=predict_run(plan, expected_error()),
         )
         self.environment = environment.describe()
-        self.status_file = StatusFile(self._status(), progress)
+        self.status_file = StatusFile(self._status(), progress, *([live] if live is not None else []))
 
     def execute(self) -> Summary:
         self.writer.write_spec(self.plan.experiment.to_yaml())
-        self.writer.write_plan(self.plan.to_json())
+        planned = self.plan.to_json()
+        self.writer.write_plan(planned)
+        if self.live is not None:
+            self.live.begin(
+                planned,
+                self.plan.experiment,
+                run_id=self.run_id,
+                setup=self.found.setup,
+                epoch_s=self.found.epoch_s,
+            )
         self.writer.write_environment(self.environment)
         if self.plan.dilation_text:
             self.progress.say(self.plan.dilation_text)
@@ -189,6 +207,8 @@ class _Run:
     def _finish(self, end: End) -> Summary:
         summary = summarize(self.found.facts(end))
         self.writer.finish(summary)
+        if self.live is not None:
+            self.live.end(summary)
         return summary
 
     def _status(self) -> RunStatus:
@@ -254,6 +274,8 @@ class _Run:
             sampler.begin_watching()
             recorder.run_queue = run_queue
             recorder.watched.append(captures.check)
+            if self.live is not None:
+                recorder.watched.append(partial(self.live.interference, found.observations.interference))
             exporter.watch_lateness(sampler.delay_counters)
             try:
                 bench.work(recorder, timeout_s=WORK_TIMEOUT_S, stdin=self.stdin)

@@ -19,7 +19,7 @@ from testbed.record.summary import Outcome, Results
 from testbed.verdict.changes import change_notes
 from testbed.verdict.facts import Facts, LinkFacts, Quota
 from testbed.verdict.link_bounds import impossible, overspeeds
-from testbed.verdict.machine import alone_wait_shares, other_load_share
+from testbed.verdict.machine import alone_wait_shares, beyond_chance, other_load_share
 from testbed.verdict.thresholds import (
     ALONE_WAIT_DEGRADED,
     BACKGROUND_BLOCKED_NOTED,
@@ -471,8 +471,7 @@ def _backlog_error(link: LinkFacts) -> float:
     """Relative, signed, of what cannot be chance."""
     if link.backlog is None:
         return 0.0
-    surplus = link.backlog.sent_bytes / link.backlog.due_bytes - 1
-    return math.copysign(max(0.0, abs(surplus) - link.backlog.chance), surplus)
+    return beyond_chance(link.backlog.sent_bytes, link.backlog.due_bytes, link.backlog.chance)
 
 
 def _backlog_number(link: LinkFacts) -> str:

@@ -65,11 +65,7 @@ def machine_summary(
 
 
 def backlog_summary(probes: pl.DataFrame, *, granule_bytes: int) -> BacklogSummary | None:
-    """Of one direction's probes (BACKLOG_SCHEMA); None without any.
-
-    A count of whole granules (packets, super-frames) over a time that begins and ends anywhere errs with a standard
-    deviation of granule / sqrt(6).
-    """
+    """Of one direction's probes (BACKLOG_SCHEMA); None without any."""
     if probes.is_empty():
         return None
     due, elapsed_s = probes["due_bytes"].to_numpy(), probes["elapsed_s"].to_numpy()
@@ -80,8 +76,23 @@ def backlog_summary(probes: pl.DataFrame, *, granule_bytes: int) -> BacklogSumma
         due_bytes=float(due.sum()),
         sent_bytes=int(probes["sent_bytes"].sum()),
         held_share=float(elapsed_s[held].sum() / elapsed_s.sum()),
-        chance=3 * granule_bytes * math.sqrt(probes.height / 6) / float(due.sum()),
+        chance=probing_chance(probes.height, float(due.sum()), granule_bytes=granule_bytes),
     )
+
+
+def probing_chance(num_probes: int, due_bytes: float, *, granule_bytes: int) -> float:
+    """By how much that many probes together may err, relative to what was due: three standard deviations.
+
+    A count of whole granules (packets, super-frames) over a time that begins and ends anywhere errs with a standard
+    deviation of granule / sqrt(6).
+    """
+    return 3 * granule_bytes * math.sqrt(num_probes / 6) / due_bytes
+
+
+def beyond_chance(sent_bytes: float, due_bytes: float, chance: float) -> float:
+    """By how much more than its rate a direction has sent, relative, signed, of what cannot be chance."""
+    surplus = sent_bytes / due_bytes - 1
+    return math.copysign(max(0.0, abs(surplus) - chance), surplus)
 
 
 def busy_times(samples: pl.DataFrame, window: tuple[float, float]) -> tuple[Floats, Floats]:

@@ -19,9 +19,9 @@ from testbed.experiment.clock import Clock
 from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.hosts.base import Throttling
+from testbed.links.htb import wire_bytes
 from testbed.measure.capture import Captured
 from testbed.measure.observations import Barrier, Observations
-from testbed.measure.sampler import wire_bytes
 from testbed.measure.snapshot import Snapshot
 from testbed.plan.aggregators import exchange_delay_s
 from testbed.plan.background import FlowBytes

@@ -3,7 +3,6 @@ on a telephone; hovering, the legend and zooming do what they are there for. Hal
 is drawn is only known once somebody has drawn it."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request
 
 from testbed.claims.judge import Judgement, PointValue
 from testbed.experiment.claims import Claim
@@ -45,17 +44,6 @@ CUT = """svg => {
   }).map(text => text.textContent);
 }"""
 """Words that reach beyond their figure."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    assert program is not None, "chromium is missing: tools/setup.sh tests"
-    with sync_playwright() as playwright:
-        # Chromium's own sandbox needs another user than root; these pages are ours.
-        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 def changed(directory: Path) -> Record:

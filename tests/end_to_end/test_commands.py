@@ -32,6 +32,7 @@ def started(*argv: str, root: bool = True) -> "subprocess.CompletedProcess[str]"
         ["run", "--help"],
         ["exec", "--help"],
         ["top", "--help"],
+        ["replay", "--help"],
         ["sweep", "--help"],
         ["bench", "allreduce", "--help"],
         ["clean", "-h"],

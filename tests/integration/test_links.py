@@ -23,10 +23,10 @@ from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import CalibrationError, MissingRequirementError, RunFailedError, SpecError
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.link import BackendName
-from testbed.links.htb import goodput_fraction
+from testbed.links.htb import goodput_fraction, wire_bytes
 from testbed.machine.doctor import missing_for_backend, plan_here, require
 from testbed.measure.backlog import BacklogProbe
-from testbed.measure.sampler import LinkSample, LinkSampler, wire_bytes
+from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan, make_plan
 from testbed.system.kernel import network_namespace

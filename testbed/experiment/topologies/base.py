@@ -130,6 +130,11 @@ class Topology(Options):
         """The same kind of topology with at least so many places, beyond what can be emulated, for models alone."""
         return self
 
+    def outline(self, num_workers: int) -> Mapping[str, tuple[float, float]]:  # noqa: ARG002 (for those that have one)
+        """Where its switches stand when it is drawn: x to the right and y down, neighbours about 1 apart. Empty: in
+        tiers above the hosts."""
+        return {}
+
     @abstractmethod
     def fabric(self, num_workers: int) -> Fabric:
         """The fabric for that many workers; it may have more places, or too few. Pure and deterministic."""

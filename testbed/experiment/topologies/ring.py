@@ -1,5 +1,7 @@
 """Switches in a circle, a host on each."""
 
+import math
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from pydantic import Field
@@ -21,6 +23,15 @@ class Ring(Topology):
         if self.switches is None:
             return self
         return self.model_copy(update={"switches": max(self.switches, num_places)})
+
+    def outline(self, num_workers: int) -> Mapping[str, tuple[float, float]]:
+        """A circle, the first switch on top, clockwise."""
+        names = self.fabric(num_workers).switches
+        turn, radius = 2 * math.pi / len(names), 0.5 / math.sin(math.pi / len(names))
+        return {
+            name: (radius * math.sin(number * turn), -radius * math.cos(number * turn))
+            for number, name in enumerate(names)
+        }
 
     def fabric(self, num_workers: int) -> Fabric:
         """A ring of switches: as many links as switches, one place on each switch."""

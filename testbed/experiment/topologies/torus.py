@@ -3,6 +3,7 @@
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import Field, field_validator
@@ -35,6 +36,16 @@ class Torus(Topology):
         while math.prod(dims) < num_places:
             dims[dims.index(min(dims))] += 1
         return self.model_copy(update={"dims": tuple(dims)})
+
+    def outline(self, num_workers: int) -> Mapping[str, tuple[float, float]]:
+        """A grid; of three dimensions the first one's layers one behind the other, each a little up and right."""
+        names = self.fabric(num_workers).switches
+        depth, _, _ = (1, *self.dims)[-3:]
+        places = itertools.product(*(range(size) for size in (1, *self.dims)[-3:]))
+        return {
+            name: (column + 0.8 * layer / depth, row - 0.6 * layer / depth)
+            for name, (layer, row, column) in zip(names, places, strict=True)
+        }
 
     def fabric(self, num_workers: int) -> Fabric:  # noqa: ARG002 - its size follows from dims
         """A torus of switches, one place on each."""

@@ -66,3 +66,15 @@ def test_where_no_run_is_alive_status_says_so_and_top_is_an_error(monkeypatch: p
         done = CliRunner().invoke(app, argv)
         assert isinstance(done.exception, SpecError), argv
         assert "no run is alive here" in str(done.exception)
+
+
+def test_what_is_no_record_cannot_be_replayed(tmp_path: Path) -> None:
+    for path, words in ((tmp_path / "nothing", "no such directory"), (tmp_path, "is not a record")):
+        done = CliRunner().invoke(app, ["replay", str(path)])
+        assert isinstance(done.exception, SpecError)
+        assert words in str(done.exception)
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "1e9", "fast"])
+def test_a_speed_that_is_none_is_refused(tmp_path: Path, speed: str) -> None:
+    assert CliRunner().invoke(app, ["replay", str(tmp_path), "--speed", speed]).exit_code == 2

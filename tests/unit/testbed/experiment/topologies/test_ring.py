@@ -1,4 +1,8 @@
+import math
 from collections import Counter
+from itertools import pairwise
+
+import pytest
 
 from testbed.experiment.topologies.base import TOPOLOGIES
 from testbed.plan.paths import next_hops, paths
@@ -19,3 +23,12 @@ def test_the_way_round_is_the_shorter_one_and_both_where_they_are_equal() -> Non
     found = paths(next_hops(fabric.network(fabric.places)))
     assert found["w0", "w3"].text == "w0 > s0 > s3 > w3"
     assert found["w0", "w2"].text == "w0 > s0 > s1|s3 > s2 > w2"
+
+
+def test_it_is_drawn_as_a_circle_with_neighbours_one_apart() -> None:
+    outline = TOPOLOGIES.parse("ring").outline(5)
+    places = [outline[f"s{number}"] for number in range(5)]
+    for before, after in pairwise([*places, places[0]]):
+        assert math.dist(before, after) == pytest.approx(1)
+    assert len({round(math.hypot(*place), 6) for place in places}) == 1
+    assert places[0][1] == min(y for _, y in places), "the first is on top"

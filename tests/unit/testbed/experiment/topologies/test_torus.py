@@ -29,3 +29,11 @@ def test_every_switch_has_two_neighbours_along_each_dimension(dims: list[int], d
 def test_other_dimensions_are_refused(dims: object) -> None:
     with pytest.raises(ValidationError):
         TOPOLOGIES.parse({"kind": "torus", "dims": dims})
+
+
+def test_it_is_drawn_as_a_grid_and_a_third_dimension_in_layers() -> None:
+    flat = TOPOLOGIES.parse({"kind": "torus", "dims": [2, 3]}).outline(6)
+    assert flat == {f"s{3 * row + column}": (column, row) for row in range(2) for column in range(3)}
+    deep = TOPOLOGIES.parse({"kind": "torus", "dims": [2, 2, 2]}).outline(8)
+    assert len(set(deep.values())) == 8
+    assert deep["s4"] == pytest.approx((0.4, -0.3)), "up and right of the first layer"
