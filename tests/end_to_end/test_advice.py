@@ -19,7 +19,15 @@ def question(seed: int) -> list[object]:
     draw = random.Random(seed)
     trace = draw.choice(("resnet50", "resnet101", "googlenet", "mobilenet", "alexnet", "bert_base"))
     link = draw.choice(("1gbit", "5gbit", "10gbit", "25gbit")) + draw.choice(("", ",20us"))
-    words = [trace, "--workers", draw.choice((2, 4)), "--link", link, "--target", draw.choice((0.6, 0.7, 0.8, 0.9))]
+    words: list[object] = [
+        trace,
+        "--workers",
+        draw.choice((2, 4)),
+        "--link",
+        link,
+        "--target",
+        draw.choice((0.6, 0.7, 0.8, 0.9)),
+    ]
     return [*words, "--efficiency", 0.7] if draw.random() < 0.3 else words
 
 

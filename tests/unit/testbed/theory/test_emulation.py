@@ -1,4 +1,4 @@
-"""Advice as a spec: what the run does is what the what-if was asked about."""
+"""Advice as a spec: what the run does is what the what-if is about."""
 
 from dataclasses import replace
 from math import inf
