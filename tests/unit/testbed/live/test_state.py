@@ -52,7 +52,7 @@ def test_who_gets_the_state_knows_what_who_heard_everything_knows(messages: list
     state = folded([OPENING, *messages])
     said = state.messages()
     assert folded(said).messages() == said
-    later = [iteration(99), links(99), carrier(99, "s0", "w1", "down")]
+    later: list[Message] = [iteration(99), links(99), carrier(99, "s0", "w1", "down")]
     everything, late = folded([OPENING, *messages, *later]), folded([*said, *later])
     assert [m for m in late.messages() if not isinstance(m, Iteration)] == [
         m for m in everything.messages() if not isinstance(m, Iteration)
