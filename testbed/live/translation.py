@@ -185,7 +185,8 @@ class Translator:
         if before is None or row["at_s"] <= before["at_s"]:
             return None
         carried_bps = 8 * (row["class_bytes"] - before["class_bytes"]) / (row["at_s"] - before["at_s"])
-        return round(float(1000 * self._dilation * carried_bps / row["rate_bps"]))
+        permille: float = 1000 * self._dilation * carried_bps / row["rate_bps"]
+        return round(permille)
 
     def _on_iterations(self, rows: Sequence[Row]) -> list[Message]:
         messages: list[Message] = []
