@@ -13,6 +13,7 @@ import pytest
 from testbed.machine.budget import keep
 from tests.facts import BUDGET
 from tests.here import invoke
+from transports.units import parse_rate_bps
 
 QUICKSTART = "experiments/quickstart.yaml"
 
@@ -211,7 +212,8 @@ def test_advice_is_verified_by_an_emulation_of_what_it_recommends(
     assert verified["predicted"] == recommended["scaling_factor"]
     record = Path(verified["record"])
     assert json.loads((record / "summary.json").read_text())["scaling_factor"] == verified["measured"]
-    assert json.loads((record / "plan.json").read_text())["spec"]["link"]["rate"] == recommended["rate_bps"]
+    emulated_rate = json.loads((record / "plan.json").read_text())["spec"]["link"]["rate"]
+    assert parse_rate_bps(emulated_rate) == recommended["rate_bps"]
     if verified["outcome"] in ("valid", "degraded"):
         assert abs(verified["error"]) < 0.05
         assert done.returncode == 0

@@ -31,7 +31,7 @@ class Ray(Engine):
 
     def unsupported(self, plans: "Sequence[Plan]") -> list[str]:
         """A dilation that each machine would choose for itself."""
-        found = {plan.clock.dilation: None for plan in plans if plan.experiment.dilation == "auto"}
+        found = {plan.clock.dilation: None for plan in plans if plan.dilation_reason}
         return [
             "dilation: auto goes by what each machine was measured to carry, and machines may differ in it; with the "
             f"engine ray set a number: --set dilation={dilation:g}, as this machine would choose"
