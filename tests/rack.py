@@ -20,6 +20,8 @@ PORT = 0xBEE0
 AGGREGATOR = "10.9.255.2"
 """Of the first aggregator; the next is 10.9.254.2."""
 NO_IPV6 = "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"
+NO_FORWARDING = "sysctl -qw net.ipv4.ip_forward=0"
+"""New namespaces inherit it, and Docker switches it on."""
 """Its router solicitations would be among the bytes."""
 
 
@@ -47,7 +49,7 @@ class Rack:
     def _namespace(stack: ExitStack) -> int:
         # cat ends when its standard input does: at the latest with this process.
         holder = subprocess.Popen(
-            ["unshare", "-n", "sh", "-c", f"{NO_IPV6}; ip link set lo up; echo; exec cat"],
+            ["unshare", "-n", "sh", "-c", f"{NO_IPV6}; {NO_FORWARDING}; ip link set lo up; echo; exec cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

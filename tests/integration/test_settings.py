@@ -79,7 +79,8 @@ def texts(changes: Iterator[SettingChange]) -> set[str]:
         (["ip neighbour add 10.9.9.7 lladdr 02:00:00:00:00:01 dev t0"], "neighbour set on t0"),
         (["ip rule add from 10.9.9.1 lookup 77"], "routing rule set"),
         (
-            ["sysctl -q -w net.ipv4.ip_forward=1"],
+            # Where Docker has run it is on in new namespaces.
+            ["sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=1"],
             "forwarding of packets (sysctl net.ipv4.ip_forward or net.ipv4.conf) set",
         ),
         (["ip link add name br0 type bridge", "ip link set t1 master br0"], "interface set on t1"),
