@@ -7,6 +7,7 @@ const MOST_CHANGES = 50;
 const MOST_PAST = 200;
 const LANE_GAP = 4.5; // from the middle of a link to each of its directions
 const DOT_GAP = 26;
+const DOT_STEP = 1;
 const DASH = "\u2013";
 const PARTS = [
   ["compute", "compute", "--blue"], ["data", "data", "--grey"], ["waiting", "waiting for slower workers", "--amber"],
@@ -139,6 +140,15 @@ function lane(direction, index, nodes, [reach, lanes, lost]) {
   const made = {direction, index, from: end(from, radius(from)), middle, to: end(to, radius(to)), bin: -1, used: null, dropped: 0, down: false};
   if (!direction.bend) made.middle = {x: (made.from.x + made.to.x) / 2, y: (made.from.y + made.to.y) / 2};
   made.length = Math.hypot(made.to.x - made.from.x, made.to.y - made.from.y) + Math.abs(direction.bend) / 2;
+  // Where dots pass, so that nothing is computed or allocated for each of them in each frame.
+  const steps = Math.ceil(made.length / DOT_STEP) + 1;
+  made.xs = new Float32Array(steps);
+  made.ys = new Float32Array(steps);
+  for (let number = 0; number < steps; number += 1) {
+    const point = along(made, Math.min(1, number * DOT_STEP / made.length));
+    made.xs[number] = point.x;
+    made.ys[number] = point.y;
+  }
   const d = `M${xy(made.from)}Q${xy(made.middle)} ${xy(made.to)}`;
   made.reach = make(reach, "path", {class: "reach", d});
   made.line = make(lanes, "path", {class: "lane", d});
@@ -187,10 +197,13 @@ function paint(lane) {
   const state = lane.down ? "down" : `u${Math.max(0, lane.bin)}`;
   lane.line.setAttribute("class", `lane ${state}`);
   lane.head.setAttribute("class", `head-of ${state}`);
-  lane.cross.setAttribute("class", lane.down ? "cross down" : "cross");
 }
 
-function setDown(lane, down) { lane.down = down; paint(lane); }
+function setDown(lane, down) {
+  lane.down = down;
+  paint(lane);
+  lane.cross.setAttribute("class", down ? "cross down" : "cross");
+}
 
 // ------------------------------------------------------------------------------------------------ what moves
 
@@ -218,20 +231,24 @@ function step(now) {
   if (!blank) { paper.setTransform(1, 0, 0, 1, 0, 0); paper.clearRect(0, 0, canvas.width, canvas.height); blank = true; }
   if (busy) {
     paper.setTransform(scale, 0, 0, scale, 0, 0);
-    for (const lane of run.lanes) {
-      if (lane.down || !lane.used) continue;
-      paper.fillStyle = dots[lane.bin > 4 ? 1 : 0];
-      const used = Math.min(1, lane.used / 1000), size = 2 + 1.8 * used;
-      lane.shift = ((lane.shift || 0) + passed * (18 + 110 * used)) % DOT_GAP;
-      for (let at = lane.shift; at < lane.length; at += DOT_GAP) {
-        if (lane.dropped && Math.abs(at - 0.2 * lane.length) < 12) continue; // its number stands there
-        const point = along(lane, at / lane.length);
-        paper.fillRect(point.x - size / 2, point.y - size / 2, size, size);
-        blank = false;
-      }
-    }
+    dots.forEach((colour, number) => {
+      paper.fillStyle = colour;
+      for (const lane of run.lanes) if (lane.used && !lane.down && (lane.bin > 4 ? 1 : 0) === number) dotsOf(lane, passed);
+    });
   }
   goOn();
+}
+
+function dotsOf(lane, passed) {
+  const used = Math.min(1, lane.used / 1000), size = 2 + 1.8 * used, half = size / 2;
+  const numbered = lane.dropped ? 0.2 * lane.length : -100; // where its number stands
+  lane.shift = ((lane.shift || 0) + passed * (18 + 110 * used)) % DOT_GAP;
+  for (let at = lane.shift; at < lane.length; at += DOT_GAP) {
+    if (Math.abs(at - numbered) < 12) continue;
+    const index = Math.round(at / DOT_STEP);
+    paper.fillRect(lane.xs[index] - half, lane.ys[index] - half, size, size);
+    blank = false;
+  }
 }
 
 function goOn() {
