@@ -126,9 +126,9 @@ def advise(
         emit(advice_json(found, loaded.name, verified))
     elif verified is not None:
         render_verification(verified, standard_output())
-    if verified is not None and verified.outcome in ("invalid", "failed"):
+    if verified is not None and verified.outcome == "invalid":
         raise typer.Exit(CalibrationError.exit_code)
-    if verified is not None and not verified.reached:
+    if verified is not None and (verified.outcome == "failed" or not verified.reached):
         raise typer.Exit(1)
 
 

@@ -20,7 +20,6 @@ import yaml
 from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
-from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.experiment.workloads.base import WORKLOADS
 from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.reader import Record
@@ -29,6 +28,7 @@ from testbed.report.lanes import Lanes
 from testbed.traces.formats.kineto import COLLECTIVE_NAMES, TORCH_TYPES
 from testbed.traces.graph import Collective, Compute, Exchange, Graph, Send
 from testbed.verdict.changes import RateHistory
+from testbed.verdict.parts import in_step
 
 Event = dict[str, Any]
 
@@ -113,9 +113,7 @@ def _network(record: Record) -> int:
 
 
 def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
-    requested = record.summary.synchronisation
-    in_step = requested is None or SYNCHRONISATIONS[requested.kind].in_step
-    for row in last_ready_s(record.iterations, in_step=in_step).iter_rows(named=True):
+    for row in last_ready_s(record.iterations, in_step=in_step(record.summary)).iter_rows(named=True):
         place = _worker(row["rank"]), _COMPUTE_THREAD
         known = {} if not np.isfinite(row["loss"]) else {"loss": row["loss"]}
         name = f"{_PHASES.get(row['phase'], row['phase'])} {row['index']}"
