@@ -20,7 +20,8 @@ from testbed.experiment.sweep import expand
 from testbed.record.summary import Checks, Outcome, Quantiles, Summary
 from testbed.record.writer import RecordWriter
 from testbed.runner.run import RunStoppedError
-from testbed.runner.sweep import found, plan_points, run_sweep
+from testbed.runner.sweep import run_sweep
+from testbed.runner.sweep_points import found, plan_points
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
 

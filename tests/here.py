@@ -1,16 +1,20 @@
 """The console script in the test's own process, whose imports and whose template for workers are there already: half of
 what a short run takes. What is about signals, about what is left, or about the process itself starts one."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
+from typing import Any
 
 from testbed.cli import main
+from testbed.errors import CalibrationError
 from testbed.system.interruptions import SIGNALS
 
 
@@ -41,6 +45,14 @@ def invoke(*words: object) -> Done:
             file.seek(0)
             said.append(file.read().decode())
         return Done(status, *said)
+
+
+def summary_of(done: "Done | subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    """What `testbed run --json` has printed of a run that came to its end, whatever its verdict."""
+    assert done.returncode in {0, CalibrationError.exit_code}, done.stderr + done.stdout
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 0) == (summary["outcome"] in {"valid", "degraded"}), summary["reasons"]
+    return summary
 
 
 @contextmanager

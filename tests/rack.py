@@ -31,35 +31,36 @@ def run(pid: int, *lines: str) -> None:
         subprocess.run(["nsenter", "-t", str(pid), "-n", *line.split()], check=True, capture_output=True, text=True)
 
 
+def held_namespace(stack: ExitStack) -> int:
+    """A network namespace of its own, by the pid of what holds it until the stack ends."""
+    # cat ends when its standard input does: at the latest with this process.
+    holder = subprocess.Popen(
+        ["unshare", "-n", "sh", "-c", f"{NO_IPV6}; {NO_FORWARDING}; ip link set lo up; echo; exec cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    holder.stdout.readline()
+    stack.callback(holder.wait)
+    stack.callback(holder.stdout.close)
+    stack.callback(holder.stdin.close)
+    return holder.pid
+
+
 class Rack:
     """Worker i is 10.9.i.1 behind port p<i> of the switch."""
 
     def __init__(self, stack: ExitStack, num_workers: int, *, mtu: int = 1500, num_aggregators: int = 1) -> None:
         self.num_workers = num_workers
-        self.switch = self._namespace(stack)
-        self.aggregators = [self._namespace(stack) for _ in range(num_aggregators)]
-        self.workers = [self._namespace(stack) for _ in range(num_workers)]
+        self.switch = held_namespace(stack)
+        self.aggregators = [held_namespace(stack) for _ in range(num_aggregators)]
+        self.workers = [held_namespace(stack) for _ in range(num_workers)]
         run(self.switch, "sysctl -qw net.ipv4.ip_forward=1")
         for index, pid in enumerate(self.workers):
             self._link(f"p{index}", f"10.9.{index}.2", pid, f"10.9.{index}.1", mtu)
         for number, pid in enumerate(self.aggregators):
             self._link(f"agg{number}", f"10.9.{255 - number}.1", pid, f"10.9.{255 - number}.2", mtu)
-
-    @staticmethod
-    def _namespace(stack: ExitStack) -> int:
-        # cat ends when its standard input does: at the latest with this process.
-        holder = subprocess.Popen(
-            ["unshare", "-n", "sh", "-c", f"{NO_IPV6}; {NO_FORWARDING}; ip link set lo up; echo; exec cat"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert holder.stdout is not None
-        assert holder.stdin is not None
-        holder.stdout.readline()
-        stack.callback(holder.wait)
-        stack.callback(holder.stdout.close)
-        stack.callback(holder.stdin.close)
-        return holder.pid
 
     def _link(self, port: str, port_address: str, pid: int, address: str, mtu: int) -> None:
         run(self.switch, f"ip link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}")

@@ -2,7 +2,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.here import invoke
+import pytest
+
+from tests.here import Done, invoke, summary_of
 
 
 def test_it_says_and_ends_as_the_console_script_does(tmp_path: Path) -> None:
@@ -18,3 +20,10 @@ def test_it_says_and_ends_as_the_console_script_does(tmp_path: Path) -> None:
     assert invoke("no-such-command").returncode == 2
     assert sys.argv == known
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(0, "invalid"), (4, "valid"), (0, "failed"), (1, "failed")])
+def test_a_summary_and_an_exit_code_must_say_the_same(status: int, outcome: str) -> None:
+    assert summary_of(Done(4, '{"outcome": "invalid", "reasons": []}', "")) == {"outcome": "invalid", "reasons": []}
+    with pytest.raises(AssertionError):
+        summary_of(Done(status, f'{{"outcome": "{outcome}", "reasons": []}}', ""))

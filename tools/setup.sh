@@ -71,8 +71,10 @@ fi
 printf 'setup: installing Python packages into .venv (a minute the first time)\n'
 index=()
 [ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
-.venv/bin/python -m pip install --quiet --disable-pip-version-check "${index[@]}" -c constraints.txt -e '.[all,dev]' \
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${index[@]}" -c constraints.txt -e '.[all,dev]' \
   || fail "pip could not install the packages of pyproject.toml; the lines above say which (TORCH_INDEX=<url> names an index for torch)"
+# pip compiles on one core. Some packages have templates that are no Python; Python compiles what is missing when it is imported.
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
 for folder in switch_agg testbed.system; do
   .venv/bin/python -m "$folder.native.build" || fail "the C sources of $folder could not be built"
 done

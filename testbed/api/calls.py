@@ -19,6 +19,7 @@ from testbed.api.sweeps import Differences, SweepResult
 from testbed.calibration.cache import Mode
 from testbed.errors import ResultWarning, RunFailedError, SpecError
 from testbed.experiment.experiment import Experiment
+from testbed.machine.codec_cost import contending_codec_times
 from testbed.machine.doctor import plan_in_theory, require_packages
 from testbed.machine.fit import expected_error
 from testbed.record.summary import Summary
@@ -99,7 +100,8 @@ def sweep(
         raise SpecError(f"reuse: {reuse!r} is none of {', '.join(get_args(Reuse))}")
     swept = sweep_of_spec(spec, overrides)
     require_packages()
-    from testbed.runner.sweep import found, plan_points, require_points, run_sweep
+    from testbed.runner.sweep import run_sweep
+    from testbed.runner.sweep_points import found, plan_points, require_points
 
     plans = plan_points(swept)
     comparison = found(swept, plans, output=Path(output), reuse=reuse, num_retries=retries)
@@ -211,4 +213,5 @@ def predict(spec: Spec, overrides: Overrides = ()) -> IterationPrediction:
         raise SpecError(
             f"workload: {experiment.workload.kind} has no iterations; `testbed predict` times its exchanges"
         )
-    return predict_iteration(plan_in_theory(experiment), expected_error())
+    plan = plan_in_theory(experiment)
+    return predict_iteration(plan, expected_error(), contending_codec_times(plan))

@@ -109,7 +109,7 @@ class Run:
 
     @property
     def allreduce_time_s(self) -> float | None:
-        """Of one iteration's all-reduces."""
+        """Of one iteration's all-reduces; None where it is withheld, and `summary.allreduce.missing` says why."""
         return self._standing.allreduce.time_s if self._standing.allreduce else None
 
     @property

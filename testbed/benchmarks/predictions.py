@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from testbed.benchmarks.allreduce import allreduce_rows
 from testbed.benchmarks.targets import Benchmarks, Row, quietly, target_row
-from testbed.benchmarks.training import trained
+from testbed.benchmarks.training import EVEN_LAYERS, trained
 from testbed.experiment.documents import read_document
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import parse_link
@@ -32,19 +32,6 @@ MAX_ERROR: Final = 0.12
 MAX_MEAN_ERROR: Final = 0.04
 MAX_AUTO_LOSS: Final = 0.05
 REPEAT: Final = 9
-_ITERATIONS: Final[Mapping[str, Any]] = {
-    "link": {"rate": "100mbit"},
-    "workload": {
-        "kind": "synthetic",
-        "layers": ["256KiB"] * 8,
-        "forward": "100ms",
-        "backward": "200ms",
-        "compute_only": 4,
-        "warmup": 2,
-        "iterations": 20,
-    },
-    "metrics": {"port": None},
-}
 
 
 class Point(NamedTuple):
@@ -63,7 +50,7 @@ def exchange_groups() -> dict[str, dict[str, Any]]:
 def iteration_specs() -> dict[str, dict[str, Any]]:
     """Whole runs of the list, by name."""
     return {
-        name: {"name": f"predict-{name}".replace("_", "-"), **_ITERATIONS, **spec}
+        name: {"name": f"predict-{name}".replace("_", "-"), **EVEN_LAYERS, **spec}
         for name, spec in _list()["iterations"].items()
     }
 

@@ -125,6 +125,7 @@ def link_class(plan: Plan, direction: Direction) -> str:
     mtu = "" if plan.experiment.mtu == MTU else f", MTU {plan.experiment.mtu}"
     packets = f"packets of {plan.experiment.packet_bytes} B{mtu}"
     packets += _of_another_rate(plan, direction)
+    packets += ", between machines" if plan.spread is not None and plan.spread.crosses(direction.hop) else ""
     return f"{roles[0]} -> {roles[1]} {settings} {packets}, {plan.congestion}, delay by {backend or 'nothing'}"
 
 

@@ -3,21 +3,15 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
 from testbed.calibration.cache import Mode
-from testbed.errors import SpecError
 from testbed.store.reuse import Reuse
-
-if TYPE_CHECKING:
-    from testbed.live.feed import Feed
 
 EPILOG: Final = (
     "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 something is missing on this machine, "
@@ -64,6 +58,16 @@ Run = Annotated[
         help="The beginning of a run's id, or `last`; left out where one is alive.", metavar="RUN", show_default=False
     ),
 ]
+MachinesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--machines",
+        help="Spread the emulation over the two machines of this file: docs/several_machines.md.",
+        dir_okay=False,
+        show_default=False,
+        metavar="FILE",
+    ),
+]
 Output = Annotated[Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)]
 Calibrate = Annotated[
     Mode,
@@ -97,7 +101,7 @@ EngineName = Annotated[
         "--engine",
         help="Where runs are made. local: here, one after another. ray: on the machines of a Ray cluster that offer "
         "the resource emulation_slot and are like this one, one run at a time on each; "
-        "'{kind: ray, address: HOST:PORT}' names the cluster (docs/sweeps.md).",
+        "'{kind: ray, address: HOST:PORT}' names the cluster (docs/sweeps.md). Of one run: where its --machines are.",
         metavar="ENGINE",
     ),
 ]
@@ -110,57 +114,10 @@ Track = Annotated[
         metavar="TARGET",
     ),
 ]
-Live = Annotated[
-    bool,
-    typer.Option(
-        "--live",
-        help="Serve a page on loopback that draws the network and what moves on it while this goes on; its URL, with a "
-        "token in it, is printed. Needs pip install 'ina-testbed[live]'.",
-    ),
-]
-LivePort = Annotated[
-    int | None,
-    typer.Option("--live-port", help="TCP port of the page; any free one where left out.", min=0, max=65535),
-]
-LiveAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--live-address",
-        help="Address of this machine that the page is served on instead of 127.0.0.1. Others can then reach it, and "
-        "whoever has its URL sees the run.",
-        show_default=False,
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]
 Verbose = Annotated[
     int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.", show_default=False)
 ]
-
-
-@contextmanager
-def live_feed(
-    live: bool,
-    port: int | None,
-    address: str | None,
-) -> "Iterator[Feed | None]":
-    """What runs tell the page that such options request; None where they request none. Raises SpecError for an option
-    that would mean nothing."""
-    for option, given in (("port", port), ("address", address)):
-        if given is not None and not live:
-            raise SpecError(f"--live-{option} is about the page of --live: add --live, or leave it out")
-    if not live:
-        yield None
-        return
-    from testbed.live.feed import live_page
-    from testbed.live.server import LOOPBACK
-
-    errors = Console(stderr=True)
-
-    def say(text: str) -> None:
-        errors.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    with live_page(address=address or LOOPBACK, port=port or 0, say=say) as feed:
-        yield feed
 
 
 def emit(value: Any) -> None:

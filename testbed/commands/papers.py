@@ -59,7 +59,7 @@ def reproduce(
     from testbed.report.claims.table import claims_json
     from testbed.report.claims.terminal import render_claims
     from testbed.runner.reproduce import Reproduction, prepare, require
-    from testbed.runner.sweep import STANDING, reuse_texts
+    from testbed.runner.sweep_points import STANDING, reuse_texts
 
     set_up_logging(verbose)
     if what is None:

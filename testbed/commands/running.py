@@ -10,14 +10,13 @@ import typer
 from rich.console import Console
 
 from testbed.calibration.cache import Mode
+from testbed.commands.live_page import Live, LiveAddress, LivePort, live_feed
 from testbed.commands.options import (
     EPILOG,
     Calibrate,
     EngineName,
     Json,
-    Live,
-    LiveAddress,
-    LivePort,
+    MachinesFile,
     Output,
     Reused,
     Runtime,
@@ -27,7 +26,6 @@ from testbed.commands.options import (
     Track,
     Verbose,
     emit,
-    live_feed,
     set_up_logging,
 )
 from testbed.errors import CalibrationError, SpecError
@@ -80,6 +78,8 @@ def run(
     live: Live = False,
     live_port: LivePort = None,
     live_address: LiveAddress = None,
+    machines: MachinesFile = None,
+    engine: EngineName = "local",
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -97,12 +97,18 @@ def run(
       testbed run experiments/quickstart.yaml --prometheus
       testbed run experiments/quickstart.yaml --runtime docker
       testbed run experiments/quickstart.yaml --track tensorboard:runs
+      testbed run experiments/quickstart.yaml --machines machines.yaml
     """
     from testbed.experiment.experiment import load
+    from testbed.experiment.machines import load_machines
     from testbed.report.terminal.summary import LiveProgress
+    from testbed.runner.engines.base import parse_engine
     from testbed.tracking.targets import parse_targets
 
     set_up_logging(verbose)
+    chosen = parse_engine(engine)
+    if machines is None and not chosen.runs_here:
+        raise SpecError(f"--engine {engine}: one run is made here; with --machines its machines are found so")
     targets = parse_targets(track or [])
     given = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
     experiment = load(spec, given)
@@ -118,6 +124,8 @@ def run(
             calibration_mode=calibration,
             capture=_captures(capture, capture_bytes),
             live=feed,
+            machines=None if machines is None else load_machines(machines),
+            engine=chosen,
         )
 
 
@@ -383,7 +391,8 @@ def sweep(
     if chosen.runs_here and not dry_run:
         _import_early(swept.points[0].experiment)
     from testbed.report.comparison.comparison import render_comparison, render_points
-    from testbed.runner.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
+    from testbed.runner.sweep import exit_code, run_sweep
+    from testbed.runner.sweep_points import found, plan_points, require_points, reuse_texts
 
     plans = plan_points(swept)
     if unsupported := chosen.unsupported(plans):

@@ -168,6 +168,7 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
     Example: testbed predict experiments/quickstart.yaml --set link.rate=1gbit --json
     """
     from testbed.experiment.experiment import load
+    from testbed.machine.codec_cost import contending_codec_times
     from testbed.machine.doctor import plan_in_theory
     from testbed.machine.fit import expected_error, known_costs
     from testbed.report.terminal.prediction import (
@@ -189,7 +190,7 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
             render_exchanges(exchanges, costs, expected, standard_output())
         return
     plan = plan_in_theory(experiment)
-    found = predict_iteration(plan, expected)
+    found = predict_iteration(plan, expected, contending_codec_times(plan))
     if as_json:
         emit(prediction_json(found, plan, expected))
     else:

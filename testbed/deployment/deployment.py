@@ -32,6 +32,7 @@ from testbed.experiment.delay_backends.base import (
 )
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Host, ProcessSpec, RunningRuntime, Throttling
+from testbed.hosts.machines import RunningMachines
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.spawn import log_tail
 from testbed.links.bridge import Bridge
@@ -56,9 +57,16 @@ class Deployment:
     """The nodes and links of a plan, made and read back."""
 
     def __init__(
-        self, planned: Plan, hosts: Mapping[str, Host], *, counters_directory: Path, scratch_directory: Path
+        self,
+        planned: Plan,
+        hosts: Mapping[str, Host],
+        *,
+        counters_directory: Path,
+        scratch_directory: Path,
+        machines: RunningMachines | None = None,
     ) -> None:
-        """Privileged programs keep their counters in the first directory, aggregators in the second."""
+        """Privileged programs keep their counters in the first directory, aggregators in the second; `machines` are
+        those that the nodes are on, if they are not all on this one."""
         self.planned = planned
         """In virtual time."""
         self.plan = plan = planned.real()
@@ -84,6 +92,7 @@ class Deployment:
         self.relay: DelayDaemon | None = None
         """Carries all links; None where the kernel does."""
         self._controls: dict[str, tuple[LinkController, dict[str, int]]] = {}
+        self.machines = machines
 
     def monitor(self, node: str) -> LinkMonitor:
         """A netlink socket inside the node's namespace."""
@@ -104,8 +113,10 @@ class Deployment:
         return dict(zip((node.name for node in self.plan.nodes), states, strict=True))
 
     def check(self) -> None:
-        """Raise RunFailedError if a process that holds a node's namespaces, a delay daemon, the relay, or an end of a
-        background flow has ended, or a worker that needed more memory than the spec gives it."""
+        """Raise RunFailedError if the agent of a machine, a process that holds a node's namespaces, a delay daemon, the
+        relay, or an end of a background flow has ended, or a worker that needed more memory than the spec gives it."""
+        if self.machines is not None:
+            self.machines.check()
         for node, pid in self.holders.items():
             if network_namespace(pid) is None:
                 raise RunFailedError(
@@ -129,6 +140,7 @@ class Deployment:
         now."""
         daemons = [*self._daemons.values(), *([self.relay] if self.relay else [])]
         found = {daemon.name: daemon.pid for daemon in daemons} | self.serving
+        found |= {} if self.machines is None else self.machines.processes
         for aggregator in self._aggregators:
             found.pop(aggregator.plan.name, None)
             found |= aggregator.processes()
@@ -393,14 +405,17 @@ class Deployment:
     def _differences(self, node: NodePlan) -> list[str]:
         host = self.hosts[node.name]
         found = host.name_differences(self.plan.host_names()) if node.role in END_HOSTS else []
+        state = self._state(node)
         found += node_differences(
             node,
-            self._state(node),
+            state,
             list(self.directions.values()),
             down=self._down,
             mtu=self.plan.experiment.mtu,
             congestion=self.plan.congestion,
         )
+        if self.machines is not None:
+            found += self.machines.differences(node.name, state["addresses"])
         if daemon := self._daemons.get(node.name):
             parameters = daemon.parameters()
             for direction in self.directions.values():
@@ -423,20 +438,29 @@ def _run_if_known(host: Host, commands: Iterable[str]) -> None:
 
 @contextmanager
 def deploy(
-    plan: Plan, state: RunState, *, log_directory: Path, runtime: RunningRuntime | None = None
+    plan: Plan,
+    state: RunState,
+    *,
+    log_directory: Path,
+    runtime: RunningRuntime | None = None,
+    machines: RunningMachines | None = None,
 ) -> Iterator[Deployment]:
     """Make the plan's nodes and links, apply and read back every setting; undo all of it at the end.
 
-    Without a runtime every node is a namespace, and nothing can be forked.
+    Without a runtime every node is a namespace, and nothing can be forked. Of a plan that is spread over machines these
+    have made the nodes and make the links.
 
     Raises MissingRequirementError when something cannot be made or the kernel's answer differs from the plan.
     """
     from testbed.deployment.mininet_nodes import EmulatedNetwork  # Mininet is an extra of the package
 
-    network = EmulatedNetwork(plan, state, runtime.holders if runtime else {})
+    contained = runtime.holders if runtime else {}
+    network = EmulatedNetwork(plan, state, machines.holders if machines else contained)
     hosts: dict[str, Host] = {}
     try:
         network.build()
+        if machines is not None:
+            machines.make_links()
         network.start()
         for node in plan.nodes:
             pid = network.get(node.name).pid
@@ -445,9 +469,12 @@ def deploy(
             else:
                 hosts[node.name] = runtime.host(node.name, pid)
         deployment = Deployment(
-            plan, hosts, counters_directory=state.directory, scratch_directory=state.scratch_directory
+            plan,
+            hosts,
+            counters_directory=state.directory,
+            scratch_directory=state.scratch_directory,
+            machines=machines,
         )
-        contained = runtime.holders if runtime else {}
         deployment.holders = {
             node.name: network.get(node.name).pid for node in plan.nodes if node.name not in contained
         }

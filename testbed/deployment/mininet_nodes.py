@@ -9,11 +9,9 @@ the veth pairs with them, so nothing is deleted by name. Replaced too is what ta
 held by a `cat`, its shell starts when it is first used, and one `ip` makes all links.
 """
 
-import os
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from mininet.link import Intf, Link
 from mininet.log import setLogLevel
@@ -24,56 +22,35 @@ from mininet.topo import Topo
 from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.base import makes_ports
 from testbed.experiment.topologies.base import END_HOSTS
+from testbed.hosts.holder import Holder, start_named
 from testbed.hosts.naming import NamingThread
+from testbed.links.veth import End, pair_command
+from testbed.plan.addressing import Port
 from testbed.plan.plan import Plan
-from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RunState
-
-_END_TIMEOUT_S: Final = 10.0
-_READY: Final = b"\n"
 
 
 class _Owned(Node):  # type: ignore[misc]
-    """A network, mount and UTS namespace of its own, held by a process that carries the run's id in its environment.
-
-    The holder is a `cat` behind a pipe: it says that it stands by echoing a line, and ends when this process does.
-    """
+    """A network, mount and UTS namespace of its own, held by a process (testbed.hosts.holder)."""
 
     def __init__(self, name: str, *, state: RunState, naming: NamingThread, **parameters: Any) -> None:
         self.state = state
         self.naming = naming
-        self.holder: subprocess.Popen[bytes] | None = None
+        self.holder: Holder | None = None
         super().__init__(name, **{**parameters, "inNamespace": True})
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: ARG002, N802 - Mininet's name and signature
         """Start the holder instead; :meth:`wait_ready` waits for it, and the shell starts when it is first used."""
-        self.holder = self._popen(
-            ["mnexec", "-dn", "cat"],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        self.holder = Holder(self.name, naming=self.naming, run_id=self.state.run_id)
         self.pid = self.holder.pid
-        assert self.holder.stdin is not None
-        with suppress(BrokenPipeError):  # then what it said is read by wait_ready()
-            self.holder.stdin.write(_READY)
 
     def wait_ready(self) -> None:
         """Until the namespaces exist. Raises MissingRequirementError with what mnexec said."""
         assert self.holder is not None
-        assert self.holder.stdout is not None
-        said = self.holder.stdout.read(1)
-        if said != _READY:
-            said += self.holder.stdout.read()
-            raise MissingRequirementError(f"no namespaces for {self.name}: {said.decode(errors='replace').strip()}")
+        self.holder.wait_ready()
 
     def _popen(self, cmd: list[str], **parameters: Any) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, RUN_ID_VARIABLE: self.state.run_id}
-        try:
-            return self.naming.start(self.name, lambda: subprocess.Popen(cmd, env=environment, **parameters))
-        except FileNotFoundError as error:
-            raise MissingRequirementError(f"{error.filename} is missing: apt-get install mininet") from error
+        return start_named(self.naming, self.name, cmd, run_id=self.state.run_id, **parameters)
 
     def cmd(self, *words: Any, **options: Any) -> Any:
         """As Mininet's: run a command in the node's shell and return what it prints."""
@@ -100,21 +77,14 @@ class _Owned(Node):  # type: ignore[misc]
 
     def release(self) -> None:
         """Let the holder end, without waiting."""
-        if self.holder is not None and self.holder.stdin is not None:
-            self.holder.stdin.close()
+        if self.holder is not None:
+            self.holder.release()
 
     def terminate(self) -> None:
         """End the shell and the holder. Idempotent."""
         super().terminate()
-        self.release()
         if self.holder is not None:
-            try:
-                self.holder.wait(_END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.holder.kill()
-                self.holder.wait()
-            assert self.holder.stdout is not None
-            self.holder.stdout.close()
+            self.holder.end()
             self.holder = None
 
 
@@ -236,17 +206,18 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
         self.state.add_processes({f"holder of {node.name}": node.pid for node in nodes})
         for node in nodes:
             node.wait_ready()
-        lines = [
-            f"link add name {first.interface} address {first.mac} netns {self.get(first.node).pid} type veth "
-            f"peer name {second.interface} address {second.mac} netns {self.get(second.node).pid}"
-            for first, second in self.plan.links
-            if not makes_ports(self.plan.delay_backend)
-        ]
+        lines = [] if makes_ports(self.plan.delay_backend) or self.plan.spread else self._pairs()
         done = subprocess.run(
             ["ip", "-batch", "-"], input="\n".join([*lines, ""]), capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise MissingRequirementError(f"cannot make the links: {done.stderr.strip()}")
+
+    def _pairs(self) -> list[str]:
+        return [pair_command(self._end(first), self._end(second)) for first, second in self.plan.links]
+
+    def _end(self, port: Port) -> End:
+        return End(port.interface, port.mac, self.get(port.node).pid)
 
     def stop(self) -> None:
         """End every node, all at once."""

@@ -9,7 +9,7 @@
       - {collective: tree, channel: [tcp]}      # ...in every path that it names
 
 One mapping stands for a list of one. Values are those of the axes as the spec writes them, or the kind of one; a list
-is one of them, as in the `where` of a claim.
+is one of them, as in the `where` of a claim, or the value of an axis whose values are lists (`background: []`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,6 +55,8 @@ def _errors(name: str, path: object, wanted: object, axes: Mapping[str, Sequence
     if path not in axes:
         return [f"{name}: it does not vary; allowed: {', '.join(axes) or 'nothing, since the spec has no `sweep`'}"]
     values = axes[str(path)]
+    if wanted in values:  # one that is a list itself, an empty one too, is meant as a whole
+        return []
     each = wanted if isinstance(wanted, list) else [wanted]
     if not each:
         return [f"{name}: a value, or a list of at least one (got {wanted!r})"]

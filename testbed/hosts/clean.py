@@ -18,6 +18,7 @@ from typing import Final, Literal
 from testbed.errors import Interrupted, MissingRequirementError, SpecError, TestbedError
 from testbed.hosts.cgroups import remove_cgroup
 from testbed.hosts.docker_cli import FIX, Docker
+from testbed.hosts.machine_agent import remove_links
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
 from testbed.system.run_state import RUN_ROOT, RunState, abandoned_directories, is_run_id, run_ids
@@ -162,6 +163,8 @@ class _Cleaning:
         if coordinator is not None:
             found.discard(coordinator)
         shared = {network_namespace(1), network_namespace(os.getpid())}
+        if self._state is not None:
+            shared.update(self._state.owned().entered_networks)
         self._namespaces.update(
             inode
             for inode in (network_namespace(identity.pid) for identity in found)
@@ -234,6 +237,7 @@ class _Cleaning:
         if coordinator is not None:
             end_processes([coordinator], grace_s=_COORDINATOR_GRACE_S)
         self._remove_containers()
+        self._remove_links_between_machines()
         self._end_processes()
         for name in self._existing_interfaces():
             subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
@@ -249,6 +253,20 @@ class _Cleaning:
             # Only now: as long as anything is left, the record of it is kept.
             self._remove_paths(self._state)
         return self.leftovers()
+
+    def _remove_links_between_machines(self) -> None:
+        """While somebody holds their namespaces: a link's socket is the machine's, and lasts as long as connections in
+        the node that nobody answers any more, which is minutes."""
+        if self._state is None or not self._state.owned().entered_networks:
+            return
+        holders = {network_namespace(identity.pid): identity.pid for identity in self._processes()}
+        for inode, pid in holders.items():
+            if inode in self._namespaces:
+                namespace = f"/proc/{pid}/ns/net"
+                command = ["nsenter", f"--net={namespace}", "--", "ip", "-o", "link", "show", "type", "vxlan"]
+                shown = subprocess.run(command, check=False, capture_output=True)
+                lines = shown.stdout.decode().splitlines()
+                remove_links(namespace, [line.split()[1].rstrip(":").partition("@")[0] for line in lines])
 
     def _remove_containers(self) -> dict[str, str]:
         """Returns the problem of each daemon that did not answer or did not obey."""

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from testbed.calibration.cache import machine_digest
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.clock import MAX_DILATION
 from testbed.experiment.link import MTU
+from testbed.machine.codec_cost import CODEC_SHARE, CodecLoad
 from testbed.plan.plan import Plan
 from transports.units import format_rate
 
@@ -166,8 +167,24 @@ def least_dilation(requested: float, carries_bps: float) -> int:
     return max(1, math.ceil(requested / (DILATED_SHARE * carries_bps)))
 
 
-def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callable[[float], Plan]) -> tuple[float, str]:
-    """What `dilation: auto` is on this machine, and why. `planned_at` plans the spec at a dilation.
+class _Demand(NamedTuple):
+    """What asks for slower time."""
+
+    what: str
+    dilation: int
+    """The least that is enough for it."""
+    limit: str
+    """What it may take then."""
+
+
+def chosen_dilation(
+    budget: Budget | None,
+    packet_bytes: int,
+    planned_at: Callable[[float], Plan],
+    codecs: Callable[[Plan], CodecLoad | None],
+) -> tuple[float, str]:
+    """What `dilation: auto` is on this machine, and why. `planned_at` plans the spec at a dilation, `codecs` measures
+    what compressing takes here, None where nothing does.
 
     Raises MissingRequirementError where nobody has measured what the machine carries, or it carries too little even at
     the greatest dilation; SpecError where the spec can be planned at none.
@@ -181,29 +198,32 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
     _, plan = _planned(planned_at, _TRIED)
     requested = requested_bps(plan)
     fastest_bps = max(each.spec.rate_bps for each in plan.all_configured if not each.spec.unshaped)
-    demands = {
-        f"up to {requested / 1e9:.4g} Gbit/s at once": requested,
-        f"a link of {format_rate(fastest_bps)}": fastest_bps,
-        f"workers hand over {(handed := handed_over_bps(plan)) / 1e9:.4g} Gbit/s of gradients": handed,
-    }
-    what, most_bps = max(demands.items(), key=lambda demand: demand[1])
-    dilation = least_dilation(most_bps, carries_bps)
     known = f"this machine carries {carries_bps / 1e9:.3g} Gbit/s (measured {budget.measured_at})"
-    if dilation > MAX_DILATION:
+    of_known = f"{100 * DILATED_SHARE:.0f} % of it where {known}"
+    most_bps, what = max(
+        (requested, f"up to {requested / 1e9:.4g} Gbit/s at once"),
+        (fastest_bps, f"a link of {format_rate(fastest_bps)}"),
+        ((handed := handed_over_bps(plan)), f"workers hand over {handed / 1e9:.4g} Gbit/s of gradients"),
+    )
+    demand = _Demand(what, least_dilation(most_bps, carries_bps), of_known)
+    load = codecs(plan)
+    if load is not None and load.least_dilation > demand.dilation:
+        demand = _Demand(str(load), load.least_dilation, f"{100 * CODEC_SHARE:g} % of them")
+    if demand.dilation > MAX_DILATION:
         raise MissingRequirementError(
-            f"dilation: {what} would need time to run {dilation} times slower, and more than {MAX_DILATION:g} times it "
-            f"cannot; {known}"
+            f"dilation: {demand.what} would need time to run {demand.dilation} times slower, and more than "
+            f"{MAX_DILATION:g} times it cannot; {known}"
         )
-    possible = _least_possible(dilation, planned_at)
-    if possible > dilation:
+    possible = _least_possible(demand.dilation, planned_at)
+    if possible > demand.dilation:
         return float(possible), (
             f"time runs {possible} times slower: what makes delays here cannot honour those of the spec in less "
-            f"({dilation} would do for {what})"
+            f"({demand.dilation} would do for {demand.what})"
         )
-    if dilation == 1:
-        return 1.0, f"time is not dilated: {what}, and {known}"
-    share = f"{100 * DILATED_SHARE:.0f} %"
-    return float(dilation), f"time runs {dilation} times slower: {what}, which may take {share} of it where {known}"
+    if possible == 1:
+        also = "" if load is None else f", {load}"
+        return 1.0, f"time is not dilated: {demand.what}{also}, and {known}"
+    return float(possible), f"time runs {possible} times slower: {demand.what}, which may take {demand.limit}"
 
 
 def _least_possible(dilation: int, planned_at: Callable[[float], Plan]) -> int:

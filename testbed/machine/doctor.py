@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -131,22 +132,26 @@ def plan_in_theory(experiment: Experiment) -> Plan:
     has the cores and the kernel for a run does not matter. Raises SpecError, and MissingRequirementError where
     `dilation: auto` goes by what nobody has measured."""
 
+    num_cores = len(os.sched_getaffinity(0))
+
     def planned_at(dilation: float, reason: str = "") -> Plan:
         return make_plan(
             experiment,
             works=lambda name: not missing_for_backend(name),
             costs=known_costs(),
-            num_cores=len(os.sched_getaffinity(0)),
+            num_cores=num_cores,
             chosen_dilation=(dilation, reason),
         )
 
     if experiment.dilation != "auto":
         return planned_at(1.0)
     from testbed.machine.budget import chosen_dilation, known_budget
+    from testbed.machine.codec_cost import codec_load
 
     if undilatable := experiment.undilatable():  # requested, even where this machine would need none
         raise SpecError("\n".join(undilatable))
-    return planned_at(*chosen_dilation(known_budget(), experiment.packet_bytes, planned_at))
+    codecs = partial(codec_load, num_cores=num_cores)
+    return planned_at(*chosen_dilation(known_budget(), experiment.packet_bytes, planned_at, codecs))
 
 
 def plan_here(experiment: Experiment) -> Plan:

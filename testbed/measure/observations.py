@@ -44,6 +44,8 @@ class Observations:
     """CLOCK_MONOTONIC when the controller began to start the workers."""
     waits_missing: str | None = "the workers did not come to the end of the measured iterations"
     """Why not every wait for a core is in the record; None: each is."""
+    priority_refused: str | None = None
+    """Why threads that move gradients did not run before those that compute, where they were to."""
     exits: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank: a command's exit status, and when it ended (CLOCK_MONOTONIC)."""
     hints: list[str] = field(default_factory=list)

@@ -120,6 +120,11 @@ def root_threads(pid: int, threads: Iterable[int]) -> frozenset[int]:
     return frozenset(found)
 
 
+def threads_of(pid: int) -> frozenset[int]:
+    """Ids of a process' threads now, in the namespace of `pid`; none when it has ended."""
+    return frozenset(int(task.name) for task in _tasks(pid))
+
+
 def _tasks(pid: int) -> list[Path]:
     try:
         return list(Path(f"/proc/{pid}/task").iterdir())

@@ -47,8 +47,8 @@ class IterationTimes:
     """Wall seconds in which at least one of its buckets was in service."""
     run_queue_s: float
     """Wall seconds for which the threads that move gradients waited for a core."""
-    lengthened_s: float
-    """Wall seconds by which that may have lengthened communication."""
+    run_queue_beyond_bound_s: float
+    """Of these no more than its buckets took beyond what links need."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class _Worker:
     parts_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(families.ITERATION_PART_NAMES, 0.0))
     service_s: float = 0.0
     run_queue_s: float = 0.0
-    lengthened_s: float = 0.0
+    run_queue_beyond_bound_s: float = 0.0
     loss: float | None = None
     last_at_s: float = 0.0
     """Unix time."""
@@ -215,7 +215,7 @@ class _RunCollector(Collector):
                 totals.parts_s[name] += part_s
             totals.service_s += times.service_s
             totals.run_queue_s += times.run_queue_s
-            totals.lengthened_s += times.lengthened_s
+            totals.run_queue_beyond_bound_s += times.run_queue_beyond_bound_s
             totals.loss = loss
 
     def collect(self) -> Iterator[Metric]:
@@ -279,7 +279,8 @@ class _RunCollector(Collector):
             families.RUN_QUEUE, [("_total", (worker,), totals.run_queue_s) for worker, totals in measured]
         )
         yield self._metric(
-            families.LENGTHENED, [("_total", (worker,), totals.lengthened_s) for worker, totals in measured]
+            families.RUN_QUEUE_BEYOND_BOUND,
+            [("_total", (worker,), totals.run_queue_beyond_bound_s) for worker, totals in measured],
         )
 
     def _machine(self) -> Iterator[Metric]:

@@ -156,13 +156,13 @@ RUN_QUEUE: Final = Family(
     text="Time for which the thread that moves the worker's gradients waited for a core; wall seconds.",
     source="/proc/<pid>/task/<tid>/schedstat",
 )
-LENGTHENED: Final = Family(
-    name="testbed_communication_lengthened_seconds_total",
+RUN_QUEUE_BEYOND_BOUND: Final = Family(
+    name="testbed_communication_run_queue_beyond_bound_seconds_total",
     kind="counter",
     labels=("worker",),
-    text="Time by which that waiting may have lengthened communication: of each measured iteration no more than its "
-    "buckets took beyond what their links need; wall seconds. While a run goes on these are sums; its verdict counts "
-    "threads that wait together once, and servers.",
+    text="That waiting, added up over the worker's threads, of each measured iteration no more than its buckets took "
+    "beyond what links need at their first rate; wall seconds. Not the verdict's number, which counts threads of all "
+    "hosts that wait together once, and servers' threads, and those that compute.",
     source="the two above and the bound of the schedule",
 )
 CPU: Final = Family(
@@ -212,7 +212,7 @@ FAMILIES: Final = (
     LOSS,
     SERVICE,
     RUN_QUEUE,
-    LENGTHENED,
+    RUN_QUEUE_BEYOND_BOUND,
     CPU,
     SOFTNET_DROPS,
     DILATION,

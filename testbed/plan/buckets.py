@@ -57,14 +57,13 @@ def exchanges_by_bucket(experiment: Experiment, buckets: Sequence[int]) -> tuple
         raise SpecError(reason)
     agreement = _agreement(experiment, buckets)
     return tuple(
-        (*agreement, *compressor.exchanges(shapes, experiment.workers))
-        for shapes in _bucket_shapes(experiment, buckets)
+        (*agreement, *compressor.exchanges(shapes, experiment.workers)) for shapes in bucket_shapes(experiment, buckets)
     )
 
 
 def patterns(experiment: Experiment, buckets: Sequence[int]) -> tuple[Pattern, ...]:
     """How the payloads of each bucket meet."""
-    shapes = _bucket_shapes(experiment, buckets)
+    shapes = bucket_shapes(experiment, buckets)
     return tuple(experiment.compression.pattern(each, experiment.workers) for each in shapes)
 
 
@@ -86,7 +85,8 @@ def _agreement(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange
     return (Exchange("all_to_all", experiment.workers * mask_bytes, 1, of_gradients=False),)
 
 
-def _bucket_shapes(experiment: Experiment, buckets: Sequence[int]) -> Iterator[list[Shape]]:
+def bucket_shapes(experiment: Experiment, buckets: Sequence[int]) -> Iterator[list[Shape]]:
+    """The gradients in each."""
     return experiment.fusion.bucket_shapes(_gradients(experiment), buckets)
 
 

@@ -33,10 +33,11 @@ from testbed.plan.direction import Direction
 from testbed.plan.forwarding import forwarding
 from testbed.plan.graph_traffic import graph_traffic
 from testbed.plan.link_configuration import LinkConfig, link_configs
+from testbed.plan.machines import Spread
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
-from testbed.plan.prediction import Prediction, exchange_time_s, frame_bytes, path_delay_s, predict
+from testbed.plan.prediction import Prediction, at_once_bytes, exchange_time_s, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
@@ -101,6 +102,8 @@ class Plan:
     background: tuple[Flow, ...]
     storage: StoragePlan | None
     """What workers read their training data from; None: data are where they are needed."""
+    spread: Spread | None = None
+    """Over several machines; None: all is on this one."""
 
     def host(self, rank: int) -> HostSpec:
         """The settings of the worker's host; none where it is not named."""
@@ -151,6 +154,12 @@ class Plan:
     def changed(self, direction: Direction, requested: LinkConfig) -> Direction:
         """The direction once it is configured so. Raises SpecError when what makes its delay cannot do it."""
         spec, stage = requested.spec, direction.delay_stage
+        most_bps = self.requested[direction.hop].spec.rate_bps
+        if self.spread is not None and self.spread.crosses(direction.hop) and spec.rate_bps > most_bps:
+            raise SpecError(
+                f"{direction.name}: the link is between two machines, whose network was measured for "
+                f"{format_rate(most_bps)} here; allowed: at most that"
+            )
         if stage is None and spec.needs_delay_stage:
             raise SpecError(
                 f"{direction.name}: the run began without a delay line on this link, so it cannot have delay, jitter "
@@ -179,7 +188,7 @@ class Plan:
             stage.tc_changes(direction.delay_stage)  # refuses what it cannot become, before anything is changed
         shaper = direction.shaper
         if shaper is not None:
-            shaper = _shaper(shaper.interface, spec, self.clock)
+            shaper = _shaper(shaper.interface, spec, self.clock, self.delay_backend)
         return replace(direction, requested=spec, shaper=shaper, delay_stage=stage)
 
     @property
@@ -262,6 +271,7 @@ class Plan:
             },
             "background": [flow.to_json() for flow in self.background],
             "storage": None if self.storage is None else self.storage.to_json(),
+            **({} if self.spread is None else {"spread": self.spread.to_json()}),
             "buckets": list(self.buckets),
             "exchanges": [exchange._asdict() for exchange in self.exchanges],
             "patterns": list(self.patterns),
@@ -321,10 +331,11 @@ def make_plan(
     goodput_bps = rate_bps * fraction * costs.link_share
     queue_bytes = min((spec.queue_bytes for spec in shaped), default=DEFAULT_QUEUE_BYTES)
     slowest = next((spec for spec in shaped if spec.rate_bps == rate_bps), None)
-    at_once = {
-        "burst_bytes": round(fraction * _shaper("", slowest, clock).burst_bytes) if slowest else 0,
-        "frame_bytes": frame_bytes(experiment, gso_max_segments(experiment.packet_bytes, experiment.mtu, rate_bps)),
-    }
+    shaper = _shaper("", slowest, clock, delay_backend) if slowest is not None else None
+    burst_bytes, frame_bytes = at_once_bytes(
+        experiment, shaper, gso_max_segments(experiment.packet_bytes, experiment.mtu, rate_bps)
+    )
+    at_once = {"burst_bytes": round(burst_bytes), "frame_bytes": frame_bytes}
     network_info = NetworkInfo(
         latency_s=latency_s,
         rate_bps=goodput_bps,
@@ -506,8 +517,10 @@ def _said_to_be_real(clock: Clock) -> Iterator[None]:
         raise SpecError("\n".join(f"{line}{real}" for line in str(error).splitlines())) from None
 
 
-def _shaper(interface: str, spec: LinkSpec, clock: Clock) -> Shaper:
-    """The shaper of a direction with that configuration."""
+def _shaper(interface: str, spec: LinkSpec, clock: Clock, backend: BackendName | None) -> Shaper | None:
+    """The shaper of a direction with that configuration; None where what delays its packets shapes it, too."""
+    if backend and delay_backends()[backend].shapes:
+        return None
     return Shaper.of(
         interface=interface,
         rate_bps=spec.rate_bps,
@@ -598,18 +611,15 @@ def _direction(
     expected, balanced = loads.get(requested.hop, (0, 0.0))
     spec = requested.spec
     stage: DelayStage | None = None
-    shaper: Shaper | None = None
     if backend and (staged or delay_backends()[backend].shapes):
         stage = delay_backends()[backend].stage(spec, interface=receiver.interface, index=index, seed=experiment.seed)
-    if not (backend and delay_backends()[backend].shapes):
-        shaper = _shaper(sender.interface, spec, clock)
     return Direction(
         link=requested.link,
         sender=sender,
         receiver=receiver,
         requested=spec,
         gso_max_segments=gso_max_segments(experiment.packet_bytes, experiment.mtu, spec.rate_bps),
-        shaper=shaper,
+        shaper=_shaper(sender.interface, spec, clock, backend),
         delay_stage=stage,
         expected_bytes=expected,
         split_bytes=splits.get(requested.hop, (0, 0.0))[0] or 0,

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
+from testbed.links.htb import Shaper
 from testbed.plan.bounds import own_goodput_bps, schedule_bound_s, task_bound_s
 from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
@@ -94,6 +95,7 @@ def plan_links(
         return found[pair]
 
     shaped = [direction for direction in directions if not direction.requested.unshaped]
+    at_once = [at_once_bytes(experiment, each.shaper, each.gso_max_segments) for each in directions]
     fraction = experiment.channel.goodput_fraction(experiment.mtu)
     return Links(
         s_per_byte=tuple(8 / (direction.rate_bps * fraction * costs.link_share) for direction in directions),
@@ -101,15 +103,29 @@ def plan_links(
         latency_s=lambda pair: path_of(pair)[1],
         header_bytes=experiment.channel.header_bytes,
         queue_bytes=min((direction.requested.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
-        burst_bytes=tuple(fraction * each.shaper.burst_bytes if each.shaper else 0.0 for each in directions),
-        frame_bytes=tuple(frame_bytes(experiment, each.gso_max_segments) for each in directions),
+        burst_bytes=tuple(each.burst_bytes for each in at_once),
+        frame_bytes=tuple(each.frame_bytes for each in at_once),
     )
 
 
-def frame_bytes(experiment: Experiment, max_segments: int | None) -> int:
-    """Payload of a super-frame of so many segments; None: of as many as the kernel makes."""
-    segment_bytes = experiment.channel.goodput_fraction(experiment.mtu) * (experiment.mtu + _ETHERNET_HEADER_BYTES)
-    return round(segment_bytes * (int(_LONGEST_BYTES / segment_bytes) if max_segments is None else max_segments))
+class AtOnce(NamedTuple):
+    """What a direction lets go at once, as payload."""
+
+    burst_bytes: float
+    """After a pause, whatever the rate."""
+    frame_bytes: int
+    """In one super-frame, which is sent whole."""
+
+
+def at_once_bytes(experiment: Experiment, shaper: Shaper | None, max_segments: int | None) -> AtOnce:
+    """Of a direction with that shaper, whose super-frames have so many segments; None: as many as the kernel makes."""
+    fraction = experiment.channel.goodput_fraction(experiment.mtu)
+    segment_bytes = fraction * (experiment.mtu + _ETHERNET_HEADER_BYTES)
+    num_segments = int(_LONGEST_BYTES / segment_bytes) if max_segments is None else max_segments
+    return AtOnce(
+        burst_bytes=fraction * shaper.burst_bytes if shaper is not None else 0.0,
+        frame_bytes=round(segment_bytes * num_segments),
+    )
 
 
 def _one_of(path: Path, *, turn: int) -> list[Hop]:

@@ -1,8 +1,11 @@
 """summary.json: what a run has measured and how far to trust it, for scripts."""
 
+import re
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 
 Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
 SCHEMA_VERSION: Final = 3
@@ -264,9 +267,9 @@ class AllReduceSummary(_Part):
 
     size_bytes: int
     """Sum of the buckets."""
-    time_s: float
+    time_s: float | None
     """Median over iterations of the time during which at least one bucket was in service on the slowest
-    worker."""
+    worker; None: it is withheld, and `missing` says why."""
     bound_s: float
     """Of the task: the least that any exchange over the workers' own links needs, without help from switches or
     servers (testbed.plan.bounds)."""
@@ -277,6 +280,8 @@ class AllReduceSummary(_Part):
     """The cost model's prediction, or the time of the `bottleneck`."""
     bottleneck: str | None = None
     """The link that workers share, `s0 -> s1`, that decides: it needs more time for its bytes than any worker's own."""
+    missing: str | None = None
+    """Why no time is given: too much of it may be this machine's, while iterations stand."""
 
 
 class PredictionSummary(_Part):
@@ -532,9 +537,20 @@ class Results(_Part):
     """Path of the record."""
     checked: Checks
 
+    @property
+    def in_step(self) -> bool:
+        """Whether workers waited for each other in every exchange."""
+        requested = self.synchronisation
+        return requested is None or SYNCHRONISATIONS[requested.kind].in_step
+
 
 class Summary(Results):
     """summary.json, and what `testbed run --json` prints: the results and how far to trust them."""
 
     outcome: Outcome
     reasons: list[str]
+
+
+def kind_of_reason(reason: str) -> str:
+    """It without its numbers and what is in brackets: what it has in common with others of its kind."""
+    return re.sub(r"\([^)]*\)|\d+", "", reason)

@@ -28,7 +28,6 @@ from testbed.report.lanes import Lanes
 from testbed.traces.formats.kineto import COLLECTIVE_NAMES, TORCH_TYPES
 from testbed.traces.graph import Collective, Compute, Exchange, Graph, Send
 from testbed.verdict.changes import RateHistory
-from testbed.verdict.parts import in_step
 
 Event = dict[str, Any]
 
@@ -113,7 +112,7 @@ def _network(record: Record) -> int:
 
 
 def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
-    for row in last_ready_s(record.iterations, in_step=in_step(record.summary)).iter_rows(named=True):
+    for row in last_ready_s(record.iterations, in_step=record.summary.in_step).iter_rows(named=True):
         place = _worker(row["rank"]), _COMPUTE_THREAD
         known = {} if not np.isfinite(row["loss"]) else {"loss": row["loss"]}
         name = f"{_PHASES.get(row['phase'], row['phase'])} {row['index']}"

@@ -79,7 +79,27 @@ class Line(_Series):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Marks(_Series):
+class _Places(_Series):
+    """Each of which may look otherwise and say something of its own."""
+
+    hollow: Sequence[bool] | bool = False
+    """Of each, or of all."""
+    hover: Sequence[str] = ()
+    """What is shown beside the pointer, of each."""
+
+    @property
+    def hollow_each(self) -> Sequence[bool]:
+        """Empty where all are alike."""
+        return () if isinstance(self.hollow, bool) else self.hollow
+
+    @property
+    def all_hollow(self) -> bool:
+        """Whether all of them are."""
+        return self.hollow is True or (bool(self.hollow_each) and all(self.hollow_each))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Marks(_Places):
     """A symbol at each point that has a value."""
 
     x: Sequence[float]
@@ -87,15 +107,13 @@ class Marks(_Series):
     shape: Shape = "circle"
     size: float = 9.0
     """Pixels across."""
-    hollow: Sequence[bool] | bool = False
     low: Sequence[Number] = ()
     high: Sequence[Number] = ()
     """Ends of a bar of error at each point."""
-    hover: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Boxes(_Series):
+class Boxes(_Places):
     """Rectangles: bars, spans of time, cells."""
 
     left: Sequence[float]
@@ -105,8 +123,6 @@ class Boxes(_Series):
     colors: Sequence[str] = ()
     """Of each; empty: `color`."""
     opacity: Sequence[float] = ()
-    hollow: Sequence[bool] = ()
-    hover: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

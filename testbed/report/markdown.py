@@ -49,8 +49,10 @@ def _numbers(summary: Summary) -> Iterator[Row]:
     if (took := summary.allreduce) is not None:
         about = f"{size_text(took.size_bytes)}; {wording.bounds_text(took)}"
         yield wording.exchange_name(summary), time_text(took.time_s), about
-        off = wording.deviation_text(took.predicted_s / took.time_s - 1)
-        yield f"its {wording.prediction_name(took)}", time_text(took.predicted_s), off
+        about = wording.prediction_name(took)
+        if took.time_s is not None:
+            about += f", {wording.deviation_text(took.predicted_s / took.time_s - 1)} off what was measured"
+        yield f"{wording.exchange_name(summary)}, predicted", time_text(took.predicted_s), about
     for each in summary.aggregators:
         yield f"aggregator {each.name}", f"{each.chunks:,}", wording.aggregator_text(each)
     if summary.loss is not None and summary.loss.last is not None:

@@ -39,7 +39,7 @@ from testbed.report.figures import (
 )
 from testbed.report.lanes import Lanes
 from testbed.verdict.changes import RateHistory
-from testbed.verdict.parts import PARTS, in_step, measured_iterations, per_iteration
+from testbed.verdict.parts import PARTS, measured_iterations, per_iteration
 
 _PART_COLORS: Final = {
     "data": TEAL,
@@ -270,7 +270,7 @@ def timeline(record: Record) -> Figure | None:
     origin_s = float(iterations.filter(pl.col("index") == index)["start_s"][0])
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     bars = _Bars(origin_s, record.summary.dilation)
-    rows = last_ready_s(record.iterations.filter(this), in_step=in_step(record.summary)).sort("rank")
+    rows = last_ready_s(record.iterations.filter(this), in_step=record.summary.in_step).sort("rank")
     # A bucket waits and is in service; computing has some parts.
     num_spans = 2 * record.buckets.filter(this).height / rows.height + 6
     num_drawn = min(rows.height, max(1, math.floor(_NUM_SPANS / num_spans)))
@@ -299,7 +299,7 @@ def critical_path(record: Record) -> list[Step]:
     """Of the median iteration, in virtual seconds from its first step on; empty where workers do not wait for each
     other, or nothing was exchanged."""
     index = median_iteration(record)
-    if index is None or not in_step(record.summary):
+    if index is None or not record.summary.in_step:
         return []
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     steps = find_critical_path(record.iterations.filter(this), record.buckets.filter(this))

@@ -295,11 +295,9 @@ def _swatch(series: Series) -> Json:
     if isinstance(series, Line | Rules):
         shape, hollow, width, dash = _LONG_STROKE, True, 2, _DASHES[series.dash]
     elif isinstance(series, Boxes):
-        shape, hollow, width, dash = "square", bool(series.hollow) and all(series.hollow), 1, []
+        shape, hollow, width, dash = "square", series.all_hollow, 1, []
     else:
-        each = [series.hollow] if isinstance(series.hollow, bool) else series.hollow
-        shape, hollow, dash = series.shape, bool(each) and all(each), []
-        width = 3 if series.shape == "stroke" else 2
+        shape, hollow, width, dash = series.shape, series.all_hollow, 3 if series.shape == "stroke" else 2, []
     fill = "transparent" if hollow else series.color
     return {"shape": shape, "fill": fill, "stroke": series.color, "strokeDash": dash, "strokeWidth": width}
 
@@ -336,15 +334,13 @@ def _columns(series: Series) -> Mapping[str, Sequence[Any]]:
         extra: dict[str, Sequence[Any]] = {
             "color": series.colors,
             "opacity": series.opacity,
-            "hollow": [int(each) for each in series.hollow],
-            "text": series.hover,
+            **_own(series),
         }
     elif isinstance(series, Line):
         columns, extra = {"x": series.x, "y": series.y}, {}
     else:
         columns = {"x": series.x, "y": series.y}
-        hollow = [] if isinstance(series.hollow, bool) else [int(each) for each in series.hollow]
-        extra = {"low": series.low, "high": series.high, "hollow": hollow, "text": series.hover}
+        extra = {"low": series.low, "high": series.high, **_own(series)}
     return {**columns, **{name: values for name, values in extra.items() if len(values)}}
 
 
@@ -405,9 +401,20 @@ def _shown(condition: str, then: Any, otherwise: Any) -> list[Json]:
     return [{"test": condition, "value": then}, {"value": otherwise}]
 
 
+def _own(series: Marks | Boxes) -> dict[str, Sequence[Any]]:
+    """The columns that :func:`_look` reads."""
+    return {"hollow": [int(each) for each in series.hollow_each], "text": series.hover}
+
+
+def _look(series: Marks | Boxes, color: Json) -> Json:
+    """How a symbol or a box is filled, and what it says."""
+    clear: Json = {"value": "transparent"}
+    each = [{"test": "datum.hollow == 1", **clear}, color]
+    fill = each if series.hollow_each else clear if series.hollow else color
+    return {"fill": fill, **({"tooltip": {"field": "text"}} if series.hover else {})}
+
+
 def _symbols(number: int, series: Marks) -> Json:
-    each = not isinstance(series.hollow, bool) and len(series.hollow) > 0
-    fill: Any = {"value": "transparent" if series.hollow is True else series.color}
     encode = {
         "x": _at("x", "x"),
         "y": _at("y", "y"),
@@ -415,8 +422,7 @@ def _symbols(number: int, series: Marks) -> Json:
         "size": {"value": series.size**2},
         "stroke": {"value": series.color},
         "strokeWidth": {"value": 3 if series.shape == "stroke" else 2},
-        "fill": _shown("datum.hollow == 1", "transparent", series.color) if each else fill,
-        **({"tooltip": {"field": "text"}} if series.hover else {}),
+        **_look(series, {"value": series.color}),
     }
     return {**_mark("symbol", number, encode, interactive=bool(series.hover)), "clip": False}
 
@@ -440,12 +446,11 @@ def _boxes(number: int, series: Boxes) -> Json:
         "x2": _at("x", "x2"),
         "y": _at("y", "y"),
         "y2": _at("y", "y2"),
-        "fill": [{"test": "datum.hollow == 1", "value": "transparent"}, color] if series.hollow else color,
-        **({"tooltip": {"field": "text"}} if series.hover else {}),
+        **_look(series, color),
     }
     if series.opacity:
         encode["fillOpacity"] = {"field": "opacity"}
-    if series.hollow:
+    if series.hollow_each:
         encode |= {"stroke": color, "strokeWidth": _shown("datum.hollow == 1", 2, 0)}
     return _mark("rect", number, encode, interactive=bool(series.hover))
 

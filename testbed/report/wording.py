@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         WorkerSummary,
     )
     from transports.collectives.costs import Costs
-from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record.number_text import DASH, percent_text, size_text, time_text
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
@@ -170,19 +169,31 @@ def prediction_text(prediction: "PredictionSummary") -> tuple[str, str]:
 
 def bounds_text(allreduce: "AllReduceSummary") -> str:
     """`1.030 x the bound of the task (537 ms), 1.420 x its schedule's (389 ms)`; once where they are the same."""
-    task_s, schedule_s = allreduce.bound_s, allreduce.schedule_bound_s
-    task = f"{allreduce.time_s / task_s:.3f} x the bound of the task"
-    if abs(schedule_s / task_s - 1) < _SAME_BOUND:
+    task_s, schedule_s, took_s = allreduce.bound_s, allreduce.schedule_bound_s, allreduce.time_s
+    same = abs(schedule_s / task_s - 1) < _SAME_BOUND
+    if took_s is None:
+        bound = f"the bound of the task is {time_text(task_s)}"
+        of_schedule = "as its schedule's" if same else f"its schedule's {time_text(schedule_s)}"
+        return f"withheld: {allreduce.missing}; {bound}, {of_schedule}"
+    task = f"{took_s / task_s:.3f} x the bound of the task"
+    if same:
         return f"{task} and of its schedule ({time_text(task_s)})"
-    return (
-        f"{task} ({time_text(task_s)}), {allreduce.time_s / schedule_s:.3f} x its schedule's ({time_text(schedule_s)})"
-    )
+    return f"{task} ({time_text(task_s)}), {took_s / schedule_s:.3f} x its schedule's ({time_text(schedule_s)})"
+
+
+def predicted_exchange_text(allreduce: "AllReduceSummary") -> str:
+    """What it was compared with, and by how much that is off where there is something to compare: `1.018 x the cost
+    model's prediction (601 ms, -1.75 %)`."""
+    name, predicted = prediction_name(allreduce), time_text(allreduce.predicted_s)
+    if allreduce.time_s is None:
+        return f"{name}: {predicted}"
+    off = deviation_text(allreduce.predicted_s / allreduce.time_s - 1)
+    return f"{allreduce.time_s / allreduce.predicted_s:.3f} x {name} ({predicted}, {off})"
 
 
 def exchange_name(summary: "Summary") -> str:
     """What the time of exchanging is the time of."""
-    found = summary.synchronisation
-    return "All-reduce" if found is None or SYNCHRONISATIONS[found.kind].in_step else "Push, pull"
+    return "All-reduce" if summary.in_step else "Push, pull"
 
 
 def staleness_text(synchronisation: "SynchronisationSummary") -> str:

@@ -9,6 +9,7 @@ attempt, and the others nothing.
 """
 
 import json
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -55,7 +56,9 @@ class Entry:
 class Attempts:
     """Of one sweep. Pure but for :meth:`load` and :meth:`save`."""
 
-    def __init__(self, last: int = 0, entries: Sequence[Entry] = ()) -> None:
+    def __init__(self, last: int = 0, entries: Sequence[Entry] = (), identity: str = "") -> None:
+        self.identity = identity or secrets.token_hex(8)
+        """Of the sweep, kept for as long as its directory lives: numbers are comparable within one."""
         self._last = last
         self._entries = {entry.number: entry for entry in entries}
         self._expected: dict[int, Attempt] = {}
@@ -149,6 +152,7 @@ class Attempts:
         """Replace the file in a sweep's directory. Raises MissingRequirementError."""
         document = {
             "schema_version": _SCHEMA_VERSION,
+            "identity": self.identity,
             "last": self._last,
             "attempts": [asdict(entry) for entry in self.entries],
         }
@@ -164,10 +168,21 @@ class Attempts:
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             version, last = document["schema_version"], int(document["last"])
             entries = [Entry(**entry) for entry in document["attempts"]]
+            identity = str(document.get("identity", ""))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpecError(
                 f"{path} cannot be read: {type(error).__name__}: {error}; once no machine runs this sweep, remove it"
             ) from error
         if version != _SCHEMA_VERSION:
             raise SpecError(f"{path}: schema_version {version}; this testbed reads {_SCHEMA_VERSION}")
-        return cls(last, entries)
+        return cls(last, entries, identity)
+
+
+def attempt_texts(attempts: Sequence[Entry], texts: Mapping[str, str], since: str) -> tuple[str, ...]:
+    """What became of attempts on other machines that did not come to their end; `texts` are those of the points."""
+    return tuple(
+        f"attempt {entry.number}, {texts.get(entry.spec_sha256, 'another point')} on {entry.machine}: "
+        f"{'lost, and refused when it came back' if entry.end == 'refused' else 'lost'}: {entry.reason}"
+        for entry in attempts
+        if entry.machine and entry.end in ("lost", "refused") and entry.begun_at >= since
+    )

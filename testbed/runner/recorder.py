@@ -23,6 +23,7 @@ from testbed.plan.plan import Plan
 from testbed.record.status import Progress
 from testbed.record.writer import RecordWriter
 from testbed.runner.coordinator import Listener
+from testbed.runner.gradient_threads import GradientThreads
 
 MEASURED: Final = "measured"
 OnLine = Callable[[int, str, bool], None]
@@ -59,6 +60,8 @@ class Recorder(Listener):
         """`observations` are filled; `on_line` hears what a command's workers print."""
         self.sampler: LinkSampler | None = None
         self.run_queue: RunQueueWatch | None = None
+        self.gradient_threads: GradientThreads | None = None
+        """None where none are to run before others: of stacks that poll."""
         self.watched: list[Callable[[], None]] = [links.check]
         """Called about ten times a second; each raises what has ended the run."""
         self._observations = observations
@@ -134,6 +137,8 @@ class Recorder(Listener):
             self._links.begin(timeline(self._plan.experiment.changes))
             self.sampler.begin_background()
         reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
+        if name in {"warmup", "measure"}:
+            self._prioritise()
         if name in {"measure", "done"}:
             self._take_waits(measuring=name == "measure")
             if name == "done" and self.run_queue is not None:
@@ -146,6 +151,12 @@ class Recorder(Listener):
             self._observations.foreign_changes = self.sampler.end_watching()
         if name == "measure" and self._plan.experiment.workload.judged_by_links_alone():
             self._progress.phase("command")
+
+    def _prioritise(self) -> None:
+        """Before the first iteration that communicates, and once more when those that it has started are there."""
+        if self.gradient_threads is not None:
+            self.gradient_threads.prioritise()
+            self._observations.priority_refused = self.gradient_threads.refused
 
     def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
         """One row, and its buckets; the screen hears of it when every worker is through it."""
@@ -190,9 +201,11 @@ class Recorder(Listener):
         self._writer.append_stages([{"rank": rank, "stage": row.pop("name"), **row}])
 
     def on_computing_threads(self, rank: int, threads: Sequence[int]) -> None:
-        """What they wait for lengthens computing."""
+        """What they wait for lengthens computing, and the worker's others run before them."""
         if self.run_queue is not None:
             self.run_queue.computes(f"w{rank}", threads)
+        if self.gradient_threads is not None:
+            self.gradient_threads.computes(f"w{rank}", threads)
 
     def on_result(self, rank: int, json: str) -> None:
         """What a worker counted in the measured iterations: of an aggregating switch, of its own endpoint."""
@@ -265,5 +278,5 @@ def _times(iteration: messages.Iteration, last_s: float, *, bound_s: float, dila
         parts_s={name: part_s / dilation for name, part_s in parts_s.items()},
         service_s=service_s,
         run_queue_s=waited_for_core_s,
-        lengthened_s=min(waited_for_core_s, max(0.0, service_s - bound_s)),
+        run_queue_beyond_bound_s=min(waited_for_core_s, max(0.0, service_s - bound_s)),
     )

@@ -17,7 +17,8 @@ from testbed.experiment.sweep import Sweep, load_sweep
 from testbed.plan.plan import Plan
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
-from testbed.runner.sweep import found, plan_points, require_points, run_sweep
+from testbed.runner.sweep import run_sweep
+from testbed.runner.sweep_points import found, plan_points, require_points
 from testbed.store.reuse import Reuse
 
 ALL = "all"

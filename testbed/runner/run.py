@@ -4,7 +4,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,9 @@ from testbed.errors import (
 )
 from testbed.experiment.changes import ScheduledChange
 from testbed.experiment.experiment import Experiment
+from testbed.experiment.machines import Machines
 from testbed.live.feed import Feed
+from testbed.machine.codec_cost import contending_codec_times
 from testbed.machine.doctor import plan_here, require
 from testbed.machine.fit import expected_error
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
@@ -34,6 +36,7 @@ from testbed.metrics.exporter import Exporter
 from testbed.metrics.families import PORT
 from testbed.metrics.server import PrometheusServer
 from testbed.plan.addressing import Port
+from testbed.plan.machines import spread_over
 from testbed.plan.plan import Plan
 from testbed.record.reader import load
 from testbed.record.status import Announcer, RunStatus, StatusFile
@@ -41,6 +44,8 @@ from testbed.record.summary import Summary
 from testbed.record.writer import RecordWriter
 from testbed.report.page import write_report
 from testbed.report.terminal.setup import setup_text
+from testbed.runner.engines.base import Engine
+from testbed.runner.gradient_threads import GradientThreads
 from testbed.runner.recorder import OnLine, Recorder
 from testbed.runner.session import Session, session
 from testbed.runner.user_command import redirections
@@ -83,14 +88,19 @@ def run_experiment(
     on_line: OnLine | None = None,
     stdin: int | None = None,
     live: Feed | None = None,
+    machines: Machines | None = None,
+    engine: Engine | None = None,
 ) -> Summary:
     """Run a spec and write its record below `output`; `on_line` hears what a command's workers print, its rank 0 reads
-    from the descriptor `stdin`, and `live` hears how it goes.
+    from the descriptor `stdin`, `live` hears how it goes, and `machines` are what it is spread over, as the
+    engine finds them.
 
     Raises SpecError and MissingRequirementError before anything is made, and RunStoppedError when the run ended early.
     """
     require_iterations(experiment)
     plan = plan_here(experiment)
+    if machines is not None:
+        plan = spread_over(plan, machines)
     require(plan)
     capture = capture or CaptureRequest()
     ports = captured_links(plan.links, capture.links)
@@ -106,6 +116,7 @@ def run_experiment(
         on_line=on_line,
         stdin=stdin,
         live=live,
+        engine=engine,
     ).execute()
 
 
@@ -131,8 +142,10 @@ class _Run:
         on_line: OnLine | None,
         stdin: int | None,
         live: Feed | None,
+        engine: Engine | None,
     ) -> None:
         self.plan = plan
+        self.engine = engine
         self.live = live
         self.stdin = stdin
         self.on_line = on_line
@@ -153,9 +166,11 @@ class _Run:
             writer=self.writer,
             calibration=Calibration(mode=calibration_mode),
             setup=setup_text(experiment),
-            predicted=predict_run(plan, expected_error()),
+            predicted=predict_run(plan, expected_error(), contending_codec_times(plan)),
         )
         self.environment = environment.describe()
+        if plan.spread is not None:
+            self.environment["num_machines"] = len(plan.spread.machines)
         self.status_file = StatusFile(self._status(), progress, *([live] if live is not None else []))
 
     def execute(self) -> Summary:
@@ -183,6 +198,7 @@ class _Run:
                     log_directory=self.writer.logs,
                     on_phase=self.status_file.phase,
                     calibration_mode=self.found.calibration.mode,
+                    engine=self.engine,
                 ) as bench,
             ):
                 self.found.overhead_s = bench.overhead_s
@@ -240,6 +256,7 @@ class _Run:
         """Everything between calibration and tear-down."""
         found = self.found
         found.calibration = bench.calibration
+        found.underlay.append(bench.underlay)
         self.writer.write_calibration(found.calibration.to_json())
         read_back = bench.deployment.read_back()
         runtime = bench.runtime.describe()
@@ -273,6 +290,7 @@ class _Run:
             bench.links.own_changes = sampler.own_changes
             sampler.begin_watching()
             recorder.run_queue = run_queue
+            recorder.gradient_threads = self._gradient_threads(bench)
             recorder.watched.append(captures.check)
             if self.live is not None:
                 recorder.watched.append(partial(self.live.interference, found.observations.interference))
@@ -297,7 +315,22 @@ class _Run:
             found.overhead_s["start"] = start_s - found.observations.reading_s
         found.aggregators = bench.deployment.aggregator_reports
         found.differences = bench.deployment.differences()
-        self.writer.write_environment({**self.environment, "runtime": runtime, "read_back": read_back})
+        described = {**self.environment, "runtime": runtime, "read_back": read_back}
+        if bench.machines is not None:
+            found.underlay.append(bench.machines.measure())
+            described["underlay"] = [[asdict(each) for each in measured] for measured in found.underlay]
+        self.writer.write_environment(described)
+
+    def _gradient_threads(self, bench: Session) -> GradientThreads | None:
+        experiment = self.plan.experiment
+        if experiment.stack is not None and experiment.stack.polls:
+            return None
+        hosts = {f"w{rank}": self.plan.host(rank) for rank in range(experiment.workers)}
+        return GradientThreads(
+            lambda: bench.deployment.working,
+            lambda: bench.deployment.serving,
+            limited=[name for name, host in hosts.items() if host.cpu_cores is not None],
+        )
 
     def _start_prometheus(self, bench: Session, exporter: Exporter, recorder: Recorder) -> PrometheusServer | None:
         """If the spec asks for it. It ends with the run."""

@@ -7,7 +7,7 @@ because a measurement beside an import on two cores measures the import.
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,20 +26,24 @@ from testbed.control.worker import (
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks
-from testbed.errors import RunFailedError
+from testbed.errors import CalibrationError, RunFailedError
 from testbed.experiment.slowdowns.base import SLOWDOWNS
 from testbed.experiment.storage.base import STORAGE_ENTRY, STORAGE_NODE, STORAGE_PORT
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver
 from testbed.hosts.clean import owned_run
+from testbed.hosts.machines import RunningMachines, UnderlayMeasurement, running_machines
 from testbed.hosts.spawn import log_tail
 from testbed.plan.aggregators import assignments_of
 from testbed.plan.plan import Plan
 from testbed.plan.storage import StoragePlan
 from testbed.runner.coordinator import Coordinator, Listener
+from testbed.runner.engines.base import Engine
+from testbed.runner.engines.local import Local
 from testbed.runner.link_client import SOCKET_NAME
 from testbed.runner.process_watch import RunWatch
 from testbed.runner.user_command import Launch
 from testbed.system.run_state import RunState
+from testbed.verdict.underlay import underlay_facts, underlay_shortcomings
 from transports.collectives.base import COLLECTIVES
 
 _log: Final = logging.getLogger(__name__)
@@ -60,6 +64,10 @@ class Session:
     """As they are; they may be changed once someone accepts it."""
     runtime: RunningRuntime
     calibration: Calibration
+    machines: RunningMachines | None = None
+    """Those that the nodes are on; None: all are on this one."""
+    underlay: Sequence[UnderlayMeasurement] = ()
+    """What the network between them did before the run."""
     overhead_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the session is over."""
 
@@ -269,8 +277,10 @@ def session(
     log_directory: Path,
     on_phase: Callable[[str], None] = _ignore,
     calibration_mode: Mode = Mode.CLASS,
+    engine: Engine | None = None,
 ) -> Iterator[Session]:
-    """Deploy and calibrate the plan; undo everything at the end, whatever happens.
+    """Deploy and calibrate the plan; undo everything at the end, whatever happens. The engine places the agents of
+    machines that the plan is spread over; None: on this machine.
 
     Raises MissingRequirementError when the kernel does not do what is requested, and CalibrationError when a link
     does not do what it says.
@@ -281,7 +291,13 @@ def session(
         begun_s = time.monotonic()
         runtime = runtime_driver(plan).start(state, log_directory=log_directory)
         stack.callback(runtime.close)
-        deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, runtime=runtime))
+        machines = None
+        if plan.spread is not None:
+            launch = stack.enter_context((engine or Local()).placing(state, log_directory))
+            machines = stack.enter_context(running_machines(plan, state, launch))
+        deployment = stack.enter_context(
+            deploy(plan, state, log_directory=log_directory, runtime=runtime, machines=machines)
+        )
         links = LiveLinks(deployment)
         stack.callback(links.close)
         service = LinkService(state.directory / SOCKET_NAME, links, name=plan.experiment.name)
@@ -291,6 +307,9 @@ def session(
         deployed_s = time.monotonic()
         overhead_s["deploy"] = deployed_s - begun_s
         on_phase("calibrate")
+        underlay = [] if machines is None else machines.measure()
+        if plan.spread is not None and (unfit := underlay_shortcomings(underlay_facts(plan.spread, [underlay]))):
+            raise CalibrationError("\n".join(unfit))
         calibration = calibrate(deployment, mode=calibration_mode, cache=CalibrationCache.of_user())
         overhead_s["calibrate"] = time.monotonic() - deployed_s
         yield Session(
@@ -300,6 +319,8 @@ def session(
             links=links,
             runtime=runtime,
             calibration=calibration,
+            machines=machines,
+            underlay=underlay,
             overhead_s=overhead_s,
         )
         over_s = time.monotonic()

@@ -1,6 +1,7 @@
 """Records side by side: which belong to one setting, what settings differ in, and by how much their runs differ."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,12 @@ import polars as pl
 
 from testbed.errors import SpecError
 from testbed.record.reader import load_frame, load_summary
-from testbed.record.summary import Summary
+from testbed.record.summary import Summary, kind_of_reason
 from testbed.store.differences import Difference, RunValues, difference
 from testbed.store.documents import flat, origin, resolved_spec
 from testbed.store.index import Index
 from testbed.store.metrics import Metric
-from testbed.verdict.parts import by_rounds, per_iteration
+from testbed.verdict.parts import by_rounds, measured_iterations
 
 _OF_THE_QUESTION: Final = ("workload",)
 """Settings in which the answer to one question may not differ."""
@@ -147,12 +148,21 @@ def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
 def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[str]:
     degraded = [run for run in runs if run.summary.outcome == "degraded"]
     if degraded:
-        yield f"{len(degraded)} of {len(runs)} runs are degraded: {degraded[0].summary.reasons[0]}"
+        kinds: dict[str, list[str]] = {}
+        for reason in (reason for run in degraded for reason in run.summary.reasons):
+            kinds.setdefault(kind_of_reason(reason), []).append(reason)
+        reasons = "; ".join(max(alike, key=_numbers) for alike in kinds.values())
+        yield f"{len(degraded)} of {len(runs)} runs are degraded: {reasons}"
     commits = {run.commit for run in runs}
     if len(commits) > 1:
         yield f"the runs were made by {len(commits)} versions of the testbed"
     if any(found.basis == "one run" for found in differences):
         yield "one run of a setting: how much runs differ from each other is unknown; --set repeat=5 makes five"
+
+
+def _numbers(reason: str) -> list[float]:
+    """In their order: of reasons alike the worst has the greatest."""
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", reason)]
 
 
 def _setting(name: str, group: Sequence[_Run], metric: Metric) -> Setting:
@@ -183,7 +193,7 @@ def _values(run: _Run, metric: Metric) -> Sequence[float]:
 def _iteration_times_s(run: _Run) -> list[float]:
     summary = run.summary
     frame: pl.DataFrame = load_frame(run.path, "iterations")
-    rows = per_iteration(frame, num_workers=summary.num_workers, dilation=summary.dilation)
+    rows = measured_iterations(frame, summary)
     every = summary.synchronisation.every if summary.synchronisation else None
     return [float(each) for each in by_rounds(rows, every)["time_s"]]
 

@@ -18,7 +18,8 @@ class Origin(NamedTuple):
     commit: str
     """Of the testbed that ran it."""
     machine: str
-    """Processor, cores, kernel: numbers of unlike machines are not compared."""
+    """Processor, cores, kernel, and whether the emulation was spread over several: numbers of unlike machines are not
+    compared."""
     code: str | None
     """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
 
@@ -27,10 +28,12 @@ def origin_of(environment: Mapping[str, Any]) -> Origin:
     """What a record's environment.json says, or testbed.system.environment.describe() of this machine now. Raises
     KeyError for what it does not say, but for what records of other versions did not."""
     sources = environment.get("code_sha256")
+    num_machines = environment.get("num_machines", 1)
+    several = f", one of {num_machines} machines" if num_machines > 1 else ""
     versions = {"python": environment["python"], **environment["packages"]}
     return Origin(
         commit=str(environment["commit"]),
-        machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}",
+        machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}{several}",
         code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
     )
 

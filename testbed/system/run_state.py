@@ -78,6 +78,8 @@ class Owned(BaseModel):
     cgroups: list[Path] = []
     interfaces: list[str] = []
     """In the root network namespace; those in the run's own namespaces vanish with them."""
+    entered_networks: list[int] = []
+    """Network namespaces (inodes) that processes of the run are in, and that are others': what is in them stays."""
     containers: dict[str, str] = {}
     """The endpoint of the Docker daemon that has each, by name."""
     paths: list[Path] = []
@@ -201,6 +203,10 @@ class RunState:
     def remove_cgroup(self, path: Path) -> None:
         """The cgroup has been removed."""
         self._change(lambda owned: owned.cgroups.remove(path))
+
+    def add_entered_network(self, inode: int) -> None:
+        """Intend to start a process in somebody else's network namespace."""
+        self._change(lambda owned: owned.entered_networks.append(inode))
 
     def add_interface(self, name: str) -> None:
         """Intend to make an interface in the root network namespace; it must not exist yet."""

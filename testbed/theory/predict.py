@@ -32,6 +32,7 @@ from transports.collectives.base import COLLECTIVES, Collective
 from transports.collectives.costs import FREE
 from transports.collectives.timing import exchange_times_s
 from transports.compression.base import Exchange
+from transports.execution.trace import CodecTime
 
 NUM_ITERATIONS: Final = 32
 """Over which stragglers are drawn, at most, for the mean; where all iterations are alike one stands for all."""
@@ -85,10 +86,13 @@ class IterationPrediction:
     fitted_at: str | None
 
 
-def predict_iteration(plan: Plan, expected: Expected | None = None) -> IterationPrediction:
-    """Of a plan's experiment; `expected` says what predictions were compared with. Raises SpecError for what has no
-    iterations to predict."""
-    return _Predictor(plan).predict(outside(plan, expected))
+def predict_iteration(
+    plan: Plan, expected: Expected | None = None, codecs: Sequence[CodecTime] | None = None
+) -> IterationPrediction:
+    """Of a plan's experiment; `expected` says what predictions were compared with, `codecs` what compressing each
+    bucket takes each worker while all do, in virtual time (None: no time). Raises SpecError for what has no iterations
+    to predict."""
+    return _Predictor(plan, codecs).predict(outside(plan, expected))
 
 
 class RunPrediction(NamedTuple):
@@ -103,14 +107,16 @@ class RunPrediction(NamedTuple):
     fitted_at: str | None
 
 
-def predict_run(plan: Plan, expected: Expected | None) -> RunPrediction | None:
+def predict_run(
+    plan: Plan, expected: Expected | None, codecs: Sequence[CodecTime] | None = None
+) -> RunPrediction | None:
     """The cost model's answer alone, as :func:`predict_iteration` has it; None where nothing is exchanged."""
     if not plan.buckets:
         return None
     time_s: float | None = None
     missing: str | None = None
     try:
-        time_s = _Predictor(plan).run_iteration_time_s
+        time_s = _Predictor(plan, codecs).run_iteration_time_s
     except SpecError as error:
         missing = str(error)
     if time_s is None and missing is None:
@@ -155,7 +161,7 @@ def predict_exchanges(
 
 
 class _Predictor:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, codecs: Sequence[CodecTime] | None = None) -> None:
         experiment = plan.experiment
         if not experiment.synchronisation.gradients_in_every_iteration:
             raise SpecError(
@@ -177,6 +183,7 @@ class _Predictor:
         self._table = timed or _untimed(experiment.workload)
         self._passes_s = self._table.forward_s + self._table.backward_s
         self._buckets = exchanges_by_bucket(experiment, plan.buckets)
+        self._codecs = [CodecTime(0.0, 0.0)] * len(self._buckets) if codecs is None else codecs
         self._ready_s = self._bucket_ready_s()
         self._fraction = experiment.channel.goodput_fraction(experiment.mtu)
         self._rate_bps = plan.prediction.goodput_bps / self._fraction
@@ -248,15 +255,17 @@ class _Predictor:
         last_s = 0.0
         exchanged: list[tuple[float, float]] = []
         waits: list[bool] = []
-        for ready_s, bucket in zip(self._ready_s, self._buckets, strict=True):
+        for ready_s, bucket, codec in zip(self._ready_s, self._buckets, self._codecs, strict=True):
             computed_s = [(self._table.forward_s + ready_s) * factor for factor in factors] + [0.0] * num_servers
             begins_s = [max(both) for both in zip(free_s, computed_s, strict=True)]
             waits.append(max(computed_s) < max(free_s))
+            free_s = begins_s = _later(begins_s, codec.encode_s, len(factors))
             for each in bucket:
                 quiet_s = max(0.0, min(begins_s[: len(factors)]) - last_s) if self._known else 0.0
                 free_s = begins_s = self._exchanged(each, begins_s, self._links.quiet_class_s(quiet_s))
                 last_s = max(free_s)
-            exchanged.append((max(computed_s) if not waits[-1] else exchanged[-1][1], last_s))
+            free_s = _later(free_s, codec.decode_s, len(factors))
+            exchanged.append((max(computed_s) if not waits[-1] else exchanged[-1][1], max(free_s)))
         return _Iteration(
             factors=tuple(factors),
             passes_s=self._passes_s * max(factors),
@@ -316,10 +325,14 @@ class _Predictor:
         exposed_s = max(0.0, shown.time_s - shown.passes_s - shown.update_s)
         if self._table.compute_s >= exposed_s and self._known:
             return "computing"
-        largest = max((each for bucket in self._buckets for each in bucket), key=lambda each: each.num_elements)
+        largest, codec = max(
+            ((each, codec) for bucket, codec in zip(self._buckets, self._codecs, strict=True) for each in bucket),
+            key=lambda each: each[0].num_elements,
+        )
         rounds_s = self._latency_part_s(largest)
-        hosts_s = self._hosts_part_s(largest)
-        links_s = self.whole_s(largest) - rounds_s - hosts_s
+        of_messages_s = self._hosts_part_s(largest)
+        links_s = self.whole_s(largest) - rounds_s - of_messages_s
+        hosts_s = of_messages_s + sum(codec)
         parts: dict[Decider, float] = {"links": links_s, "latency": rounds_s, "hosts": hosts_s}
         return max(parts, key=lambda name: parts[name])
 
@@ -416,6 +429,11 @@ class _Iteration:
         if path[-1].start_s > 0:
             path.append(Piece("computing", 0.0, path[-1].start_s))
         return path[::-1]
+
+
+def _later(times_s: Sequence[float], codec_s: float, num_workers: int) -> list[float]:
+    """Of workers, whose codecs take so long; servers have none."""
+    return [time_s + codec_s * (number < num_workers) for number, time_s in enumerate(times_s)]
 
 
 def _mean_time_s(iterations: Sequence[_Iteration]) -> float:

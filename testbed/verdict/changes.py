@@ -26,6 +26,11 @@ class RateHistory:
         before_bits = self._rates[1:-1] * np.diff(self._at_s)
         self._bits = np.concatenate([[0.0], np.cumsum(before_bits)]) if len(self._at_s) else np.zeros(0)
 
+    @property
+    def highest_bps(self) -> float:
+        """That was in force at some moment."""
+        return float(self._rates.max())
+
     def bits(self, start_s: Floats, end_s: Floats) -> Floats:
         """What it could have carried in each interval, at wall time's pace; shape as given."""
         return self._until(end_s) - self._until(start_s)

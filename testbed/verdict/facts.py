@@ -136,6 +136,29 @@ class StorageFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UnderlayFacts:
+    """What the network from one machine of the emulation to the other had to carry, and did; real, and the worst of
+    what was measured before and after the run."""
+
+    source: str
+    target: str
+    num_links: int
+    """That cross it in this direction."""
+    rate_bps: float
+    """Of these together."""
+    needed_bps: float
+    """The same with what VXLAN adds."""
+    carried_bps: float
+    needed_packet_bytes: int
+    path_mtu: int
+    round_trip_s: float
+    """Median."""
+    jitter_s: float
+    """By which round trips with nothing else under way differ."""
+    jitter_limit_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """Of a whole run, or of as much as there was. Tables are those of the record (testbed.record.frames)."""
 
@@ -169,6 +192,8 @@ class Facts:
     """The links, over what is read before the first iteration; `expected_bytes` is what that puts on them."""
     num_changes_not_reached: int = 0
     links: Sequence[LinkFacts] = ()
+    underlay: Sequence[UnderlayFacts] = ()
+    """By direction between machines; none where all is on one."""
     granule_bytes: int = 1514
     """The largest packet, which is sent whole once it has begun."""
     num_buckets: int = 1

@@ -43,10 +43,13 @@ from testbed.verdict.thresholds import (
     RUN_QUEUE_MATERIAL,
     STAGES_TOLERANCE,
     STEAL_DEGRADED,
+    STEAL_INVALID,
     THROTTLED_DEGRADED,
+    THROTTLED_INVALID,
 )
+from testbed.verdict.underlay import underlay_jitters, underlay_note, underlay_shortcomings
 from testbed.verdict.utilization import excesses
-from testbed.verdict.waiting import Lengthened, lengthened
+from testbed.verdict.waiting import Lengthened, lengthened_in
 
 Gravity = Literal["failed", "unsupported", "invalid", "degraded", "note"]
 _OUTCOMES: Final[Mapping[Gravity, Outcome]] = {
@@ -230,6 +233,13 @@ def _rates(facts: Facts, results: Results) -> Iterator[Reason]:
     yield from _about("degraded", little, text, _backlog_number)
 
 
+def _underlay(facts: Facts, _: Results) -> Iterator[Reason]:
+    yield from (Reason("invalid", text) for text in underlay_shortcomings(facts.underlay))
+    yield from (Reason("degraded", text) for text in underlay_jitters(facts.underlay))
+    if facts.underlay:
+        yield Reason("note", underlay_note(facts.underlay))
+
+
 def _delay_lines(facts: Facts, _: Results) -> Iterator[Reason]:
     lines = [(link, link.delay_line) for link in facts.links if link.delay_line is not None]
     yield from _about(
@@ -285,32 +295,24 @@ def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
 
 
 def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
-    found = lengthened(
-        facts.iterations,
-        facts.buckets,
-        num_workers=facts.num_workers,
-        ranks=frozenset(range(facts.num_workers)) - facts.limited_ranks,
-        waits=facts.waits,
-        serving_s=facts.serving_waited_s,
-        in_step=facts.in_step,
-        bound_s=facts.dilation * facts.prediction.schedule_bound_s if facts.prediction else 0.0,
-    )
+    found = lengthened_in(facts)
     if found is not None:
         invalid = RUN_QUEUE_INVALID if found.of_iterations > RUN_QUEUE_MATERIAL else math.inf
-        if graded := _graded(found.share, RUN_QUEUE_DEGRADED, invalid):
+        share = 0.0 if found.withheld else found.share
+        if graded := _graded(share, RUN_QUEUE_DEGRADED, invalid):
             yield Reason(
                 graded.gravity,
                 f"threads that move gradients waited for a core, which may have lengthened communication by up to "
-                f"{100 * found.share:.1f} % of itself (limit {100 * graded.limit:.0f} %) and iterations by up to "
+                f"{100 * share:.1f} % of itself (limit {100 * graded.limit:.0f} %) and iterations by up to "
                 f"{100 * found.of_iterations:.1f} %: part of it is this machine's, not the network's"
                 f"{_who_waited(found, facts)}{_saturated(results)}; use fewer workers, a lower rate or a larger "
                 "dilation",
             )
-    if facts.steal_share > STEAL_DEGRADED:
+    if graded := _graded(facts.steal_share, STEAL_DEGRADED, STEAL_INVALID):
         yield Reason(
-            "degraded",
+            graded.gravity,
             f"the hypervisor took {100 * facts.steal_share:.1f} % of the CPU time "
-            f"(limit {100 * STEAL_DEGRADED:.0f} %): repeat the run when the host is quieter",
+            f"(limit {100 * graded.limit:.0f} %): repeat the run when the host is quieter",
         )
 
 
@@ -361,11 +363,11 @@ def _quotas(facts: Facts, _: Results) -> Iterator[Reason]:
     for quota in facts.quotas:
         if quota.cpu_cores is not None:
             yield Reason("note", _by_design(quota))
-        elif quota.throttled_share > THROTTLED_DEGRADED:
+        elif graded := _graded(quota.throttled_share, THROTTLED_DEGRADED, THROTTLED_INVALID):
             yield Reason(
-                "degraded",
+                graded.gravity,
                 f"a CPU quota that the spec did not ask for held {quota.name} back in "
-                f"{100 * quota.throttled_share:.1f} % of the scheduler's periods (limit {100 * THROTTLED_DEGRADED:.0f} "
+                f"{100 * quota.throttled_share:.1f} % of the scheduler's periods (limit {100 * graded.limit:.0f} "
                 "%): part of every time is the quota's; raise it (docker run --cpus, systemd CPUQuota=)",
             )
 
@@ -420,6 +422,7 @@ RULES: Final[Sequence[Rule]] = (
     _read_back,
     _bytes,
     _rates,
+    _underlay,
     _delay_lines,
     _losses,
     _pace,

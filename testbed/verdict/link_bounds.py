@@ -84,7 +84,8 @@ def impossible(results: Results, *, at_once_s: float) -> list[str]:
     found = []
     steady = not results.changes and results.synchronisation is None
     allreduce = results.allreduce
-    if allreduce is not None and steady:
+    # What is withheld took a good deal longer than its bytes need: else it could not have been waiting.
+    if allreduce is not None and allreduce.time_s is not None and steady:
         least_s = allreduce.schedule_bound_s * (1 - BOUND_TOLERANCE) - at_once_s
         if allreduce.time_s < least_s:
             took, least = time_text(allreduce.time_s), time_text(allreduce.schedule_bound_s)

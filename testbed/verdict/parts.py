@@ -18,7 +18,6 @@ from typing import Final
 
 import polars as pl
 
-from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record.summary import Summary
 
 PARTS: Final = ("compute_s", "data_s", "waiting_s", "exposed_s", "optimizer_s", "other_s")
@@ -90,16 +89,10 @@ def per_iteration(
     )
 
 
-def in_step(summary: Summary) -> bool:
-    """Whether the workers of a run waited for each other in every exchange."""
-    requested = summary.synchronisation
-    return requested is None or SYNCHRONISATIONS[requested.kind].in_step
-
-
 def measured_iterations(iterations: pl.DataFrame, summary: Summary) -> pl.DataFrame:
     """The rows of :func:`per_iteration` of a run's measured iterations."""
     return per_iteration(
-        iterations, num_workers=summary.num_workers, dilation=summary.dilation, in_step=in_step(summary)
+        iterations, num_workers=summary.num_workers, dilation=summary.dilation, in_step=summary.in_step
     )
 
 

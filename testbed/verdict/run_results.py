@@ -19,6 +19,7 @@ from testbed.experiment.clock import Clock
 from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.hosts.base import Throttling
+from testbed.hosts.machines import UnderlayMeasurement
 from testbed.links.htb import wire_bytes
 from testbed.measure.capture import Captured
 from testbed.measure.observations import Barrier, Observations
@@ -46,6 +47,7 @@ from testbed.verdict.changes import changed_directions
 from testbed.verdict.facts import End, Facts, LinkFacts, Quota, StorageFacts
 from testbed.verdict.machine import backlog_summary
 from testbed.verdict.summarize import payload_bytes_per_iteration
+from testbed.verdict.underlay import underlay_facts
 from testbed.verdict.waiting import run_queue_share
 from testbed.worker.run_queue import waited_s
 from transports.channels.base import PeerStatistics
@@ -82,6 +84,8 @@ class RunResults:
     """Between settings requested and read back after the run."""
     aggregators: Sequence[AggregatorReport] = ()
     prometheus: PrometheusSummary | None = None
+    underlay: list[Sequence[UnderlayMeasurement]] = field(default_factory=list)
+    """What was measured of the network between machines, before and after the run."""
 
     @cached_property
     def links(self) -> list[LinkFacts]:
@@ -162,6 +166,7 @@ class RunResults:
             storage=self._storage(),
             reading=self.reading,
             links=self.links,
+            underlay=[] if plan.spread is None else underlay_facts(plan.spread, self.underlay),
             granule_bytes=self._granule_bytes,
             num_buckets=len(plan.buckets),
             prediction=self._prediction(),
@@ -332,6 +337,11 @@ class RunResults:
             notes.append(
                 f"how many bytes compression {compressor.kind} sends depends on the gradients: the links' bytes could "
                 "not be compared with a schedule"
+            )
+        if (refused := self.observations.priority_refused) is not None:
+            notes.append(
+                f"threads that move gradients could not run before those that compute ({refused}): run as root, and in "
+                "a container with --cap-add SYS_NICE"
             )
         return [*notes, *_dilated(self.plan), *self.observations.hints]
 

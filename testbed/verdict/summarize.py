@@ -32,7 +32,9 @@ from testbed.verdict.parts import by_rounds, per_iteration
 from testbed.verdict.scaling import compute_only_time_s, scaling
 from testbed.verdict.stages import stages_summary, storage_summary
 from testbed.verdict.stragglers import worker_summaries
+from testbed.verdict.thresholds import RUN_QUEUE_DEGRADED
 from testbed.verdict.utilization import busy, busy_utilization, mean_utilization
+from testbed.verdict.waiting import Lengthened, lengthened_in
 
 
 def summarize(facts: Facts) -> Summary:
@@ -144,13 +146,24 @@ def _allreduce(facts: Facts) -> AllReduceSummary | None:
         starts, ends = union(rows["started_s"].to_numpy(), rows["done_s"].to_numpy())
         key = int(str(index))
         longest[key] = max(longest.get(key, 0.0), float(np.sum(ends - starts)))
+    found = lengthened_in(facts)
+    missing = _withheld(found) if found is not None and found.withheld else None
     return AllReduceSummary(
         size_bytes=prediction.gradient_bytes,
-        time_s=float(np.median(list(longest.values()))) / facts.dilation,
+        time_s=float(np.median(list(longest.values()))) / facts.dilation if missing is None else None,
+        missing=missing,
         bound_s=prediction.bound_s,
         schedule_bound_s=prediction.schedule_bound_s,
         predicted_s=prediction.predicted_s,
         bottleneck=prediction.bottleneck,
+    )
+
+
+def _withheld(found: Lengthened) -> str:
+    return (
+        f"up to {100 * found.of_all:.0f} % of it may have been waiting for a core (limit "
+        f"{100 * RUN_QUEUE_DEGRADED:.0f} %), and up to {100 * found.of_iterations:.1f} % of the iterations; use a "
+        "larger dilation"
     )
 
 

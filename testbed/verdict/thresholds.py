@@ -25,14 +25,18 @@ RUN_QUEUE_MATERIAL: Final = 0.05
 most of the little that is left may be waiting, and iteration time and scaling factor are right to within this all the
 same: such a run is degraded, since what it says of communication is not to be trusted, and not invalid."""
 RUN_QUEUE_FLOOR: Final = 0.01
-"""Of the iteration: run-queue delay that cannot have changed it by more than this changes nothing that is shown, even
-where almost all communication is hidden."""
+"""Of the iteration: where almost all communication is hidden, run-queue delay may be most of the little that is
+exposed, and is not held against it unless it can have lengthened iterations by more than this. The time of all
+communication is shown, too, and judged by what it can have lost itself, however little that is of an iteration."""
 STAGES_TOLERANCE: Final = 0.03
 """Of the job's time: what no stage accounts for. The size of differences that stages are compared by."""
 STEAL_DEGRADED: Final = 0.02
+STEAL_INVALID: Final = 0.10
 """CPU time the hypervisor gave to others, over all cores. Above 2 % the same run repeated no longer agrees
-with itself to within the 1 to 2 % the other limits work with."""
+with itself to within the 1 to 2 % the other limits work with; with a tenth less the experiment was of a slower machine,
+and no wait for a core shows it."""
 THROTTLED_DEGRADED: Final = 0.02
+THROTTLED_INVALID: Final = 0.10
 """Of the scheduler's periods, those in which a quota that nobody requested was used up; as steal, it takes time from
 everything alike."""
 BACKGROUND_LATE_DEGRADED: Final = 0.01

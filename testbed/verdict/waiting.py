@@ -4,6 +4,9 @@ Whatever an exchange waits for at some moment, it is one thread, one link or one
 begin to its end. Had nobody waited for a core, the same chain would have been shorter by its own waits at most, so
 no exchange lost more than the time in which *somebody* waited while it was under way: threads that wait together count
 once, whatever their hosts. And none lost more than it took beyond the least that its links allow.
+
+What is shown are means of some numbers, medians of others, and a few long iterations that lost nothing hide from a mean
+what all others lost: a share is that of the mean or of the median, whichever is more.
 """
 
 import math
@@ -14,8 +17,10 @@ import numpy as np
 import polars as pl
 
 from testbed.system.intervals import Floats, busy_between, union
+from testbed.verdict.changes import RateHistory
+from testbed.verdict.facts import Facts
 from testbed.verdict.parts import worker_parts
-from testbed.verdict.thresholds import RUN_QUEUE_FLOOR
+from testbed.verdict.thresholds import RUN_QUEUE_DEGRADED, RUN_QUEUE_FLOOR, RUN_QUEUE_MATERIAL
 
 Intervals = tuple[Floats, Floats]
 
@@ -23,14 +28,28 @@ Intervals = tuple[Floats, Floats]
 class Lengthened(NamedTuple):
     """By how much at most."""
 
-    share: float
-    """Of exposed or of all communication, whichever is more; 0 where it cannot matter."""
+    of_exposed: float
+    """Of exposed communication; 0 where the iterations cannot have lost more than RUN_QUEUE_FLOOR."""
+    of_all: float = 0.0
+    """Of all communication, hidden or not, where workers are in step: of the time that is given for it."""
     waited_s: float = 0.0
     """Wall seconds of exchanges in which at least one thread waited; of sums, for how long an average worker waited."""
     by_host_s: Mapping[str, float] = {}
     """Of these, those in which a thread of that host did."""
     of_iterations: float = 0.0
-    """What the iterations can have lost by it, of themselves: what is hidden does not lengthen them."""
+    """What the iterations can have lost by it, of themselves, in their mean or their median: what is hidden does not
+    lengthen them."""
+
+    @property
+    def share(self) -> float:
+        """Of exposed or of all communication, whichever is more."""
+        return max(self.of_exposed, self.of_all)
+
+    @property
+    def withheld(self) -> bool:
+        """Whether iterations stand, and what is said of all communication would not: that number is the machine's."""
+        stands = self.of_exposed <= RUN_QUEUE_DEGRADED and self.of_iterations <= RUN_QUEUE_MATERIAL
+        return stands and self.of_all > RUN_QUEUE_DEGRADED
 
 
 def run_queue_share(
@@ -48,6 +67,20 @@ def run_queue_share(
     return _share(waited_s, measured.exposed_s) if waited_s > measured.floor_s else 0.0
 
 
+def lengthened_in(facts: Facts) -> Lengthened | None:
+    """By how much at most in a run's measured iterations; without hosts that the spec makes wait."""
+    return lengthened(
+        facts.iterations,
+        facts.buckets,
+        num_workers=facts.num_workers,
+        ranks=frozenset(range(facts.num_workers)) - facts.limited_ranks,
+        waits=facts.waits,
+        serving_s=facts.serving_waited_s,
+        in_step=facts.in_step,
+        bound_s=facts.dilation * facts.prediction.schedule_bound_s / _made_faster(facts) if facts.prediction else 0.0,
+    )
+
+
 def lengthened(
     iterations: pl.DataFrame,
     buckets: pl.DataFrame,
@@ -63,25 +96,45 @@ def lengthened(
 
     `waits` are WAIT_SCHEMA of all hosts that count; None: not known, and sums of the workers' own threads stand for
     them, and `serving_s`, for how long each server's or aggregator's threads waited in all. `bound_s` is the least of
-    an iteration's buckets together, in wall seconds; a bucket's is in proportion to its bytes, and exchanges that share
-    their most loaded link follow each other there. Workers that are not `in_step` have no least in common. What exposed
-    communication can have lost counts only where it is more than RUN_QUEUE_FLOOR of the iterations.
+    an iteration's buckets together, in wall seconds, at the highest rate that links had meanwhile; a bucket's is in
+    proportion to its bytes, and exchanges that share their most loaded link follow each other there. Workers that are
+    not `in_step` have no least in common. What exposed communication can have lost counts only where it is more than
+    RUN_QUEUE_FLOOR of the iterations; what all communication can have lost, hidden or not, counts always, since its
+    time is shown whatever an iteration takes.
     """
     measured = _measured(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
     if measured is None:
         return None
     exchanges = {index: _Exchanges.of(rows) for index, rows in _by_iteration(buckets, measured.indices)}
     waited = _summed(measured, serving_s) if waits is None else _together(measured, exchanges, waits, in_step=in_step)
-    if waited.total_s * measured.num_ranks <= measured.floor_s:
-        return Lengthened(0.0)
     if in_step:
-        lost_s = _lost_of_exposed_s(measured, exchanges, waited, bound_s=bound_s)
-        of_exposed = _share(lost_s, measured.exposed_s) if lost_s > measured.floor_s else 0.0
-        share = max(of_exposed, _of_all(exchanges, waited, bound_s=bound_s))
+        bounds_s = _bounds_s(exchanges, bound_s)
+        lost_by_iteration_s = _lost_of_exposed_s(measured, exchanges, waited, bounds_s)
+        of_all = _of_all(exchanges, waited, bounds_s)
     else:
-        lost_s = waited.total_s * measured.num_ranks
-        share = _share(lost_s, measured.exposed_s)
-    return Lengthened(share, waited.total_s, waited.by_host_s, of_iterations=lost_s / measured.time_s)
+        lost_by_iteration_s, of_all = dict(waited.by_iteration_s), 0.0
+    lost_s = sum(lost_by_iteration_s.values()) * measured.num_ranks
+    of_exposed = _share(lost_s, measured.exposed_s) if lost_s > measured.floor_s else 0.0
+    times_s = {index: time_s / measured.num_ranks for index, time_s in measured.time_s_by_iteration.items()}
+    return Lengthened(
+        of_exposed,
+        of_all,
+        waited.total_s,
+        waited.by_host_s,
+        of_iterations=_shortened(times_s, lost_by_iteration_s),
+    )
+
+
+def _made_faster(facts: Facts) -> float:
+    """So many times its first rate, for which bounds are, a direction had at some moment; at least 1."""
+    return max(
+        (
+            RateHistory(facts.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps).highest_bps
+            / link.rate_bps
+            for link in facts.links
+        ),
+        default=1.0,
+    )
 
 
 class _Measured(NamedTuple):
@@ -93,7 +146,7 @@ class _Measured(NamedTuple):
     num_ranks: int
     exposed_s: float
     exposed_s_by_iteration: Mapping[int, float]
-    time_s: float
+    time_s_by_iteration: Mapping[int, float]
     """Of the iterations."""
     own_waits_s: Mapping[int, float]
     """By iteration, of the workers' own threads."""
@@ -105,7 +158,7 @@ class _Measured(NamedTuple):
     @property
     def floor_s(self) -> float:
         """RUN_QUEUE_FLOOR of the iterations: what is not more changes nothing."""
-        return RUN_QUEUE_FLOOR * self.time_s
+        return RUN_QUEUE_FLOOR * sum(self.time_s_by_iteration.values())
 
 
 def _measured(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], in_step: bool) -> _Measured | None:
@@ -118,13 +171,14 @@ def _measured(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[i
     waits_s = rows.filter(mine).group_by("index").agg(pl.col("communication_run_queue_delay_s").sum())
     last_s = rows.group_by("index").agg(pl.col("backward_compute_end_s").max())
     exposed_s = parts.group_by("index").agg(pl.col("exposed_s").sum())
+    time_s = parts.group_by("index").agg(pl.col("time_s").sum())
     return _Measured(
         rows=rows,
         indices=sorted(int(index) for index in indices),
         num_ranks=len(set(ranks)),
         exposed_s=float(parts["exposed_s"].sum()),
         exposed_s_by_iteration={int(index): float(each_s) for index, each_s in exposed_s.iter_rows()},
-        time_s=float(parts["time_s"].sum()),
+        time_s_by_iteration={int(index): float(each_s) for index, each_s in time_s.iter_rows()},
         own_waits_s={int(index): float(value) for index, value in waits_s.iter_rows()},
         last_gradient_s={int(index): float(at_s) for index, at_s in last_s.iter_rows()},
         trails=bool((rows["forward_stall_s"] > 0).any()),
@@ -141,6 +195,8 @@ class _Exchanges(NamedTuple):
     done_s: Floats
     """Of the last member."""
     size_bytes: Floats
+    payload_bytes: Floats
+    """What compression left of it, over all members."""
 
     @classmethod
     def of(cls, rows: pl.DataFrame) -> "_Exchanges":
@@ -152,6 +208,7 @@ class _Exchanges(NamedTuple):
                 pl.col("enqueued_s").max().alias("ready_s"),
                 pl.col("done_s").max(),
                 pl.col("size_bytes").max().cast(pl.Float64),
+                pl.col("payload_bytes").sum().cast(pl.Float64),
             )
             .sort("ready_s")
         )
@@ -198,12 +255,12 @@ class _Waited(NamedTuple):
         """In all iterations."""
         return sum(self.by_iteration_s.values())
 
-    def least_s(self, beyond_s: Mapping[int, float]) -> float:
+    def lost_s(self, beyond_s: Mapping[int, float]) -> dict[int, float]:
         """What these iterations can have lost: each no more than it waited, nor than it took beyond what it must."""
-        waited_s = {index: self.by_iteration_s[index] for index in beyond_s}
-        if not self.exact:
-            return min(sum(waited_s.values()), sum(beyond_s.values()))
-        return sum(min(each_s, beyond_s[index]) for index, each_s in waited_s.items())
+        if self.exact:
+            return {index: min(self.by_iteration_s[index], each_s) for index, each_s in beyond_s.items()}
+        waited_s, most_s = sum(self.by_iteration_s[index] for index in beyond_s), sum(beyond_s.values())
+        return {index: each_s * min(1.0, waited_s / most_s) if most_s else 0.0 for index, each_s in beyond_s.items()}
 
 
 def _summed(measured: _Measured, serving_s: Mapping[str, float]) -> _Waited:
@@ -227,7 +284,7 @@ def _together(
     every = _union(idle)
     waited = {index: _overlap_s(every, span) for index, span in spans.items()}
     whole = _sorted_union(spans.values())
-    by_host_s = {host: _overlap_s(each, whole) for host, each in by_host.items()}
+    by_host_s = {host: each_s for host, each in by_host.items() if (each_s := _overlap_s(each, whole))}
     return _Waited(waited, exact=True, by_host_s=by_host_s)
 
 
@@ -288,26 +345,46 @@ def _overlap_s(one: Intervals, other: Intervals) -> float:
     return float(np.sum(busy_between(moments, one)[::2]))
 
 
+def _bounds_s(exchanges: Mapping[int, _Exchanges], bound_s: float) -> dict[int, float]:
+    """Of each iteration. The bound is that of a mean iteration's payload: where it depends on the gradients, some
+    iterations need less."""
+    payload = {index: float(np.sum(each.payload_bytes)) for index, each in exchanges.items()}
+    mean_bytes = sum(payload.values()) / max(1, len(payload))
+    return {index: bound_s * (min(1.0, each / mean_bytes) if mean_bytes else 1.0) for index, each in payload.items()}
+
+
 def _lost_of_exposed_s(
-    measured: _Measured, exchanges: Mapping[int, _Exchanges], waited: _Waited, *, bound_s: float
-) -> float:
-    """Of exposed communication, and so of the iterations; the sum over workers."""
+    measured: _Measured, exchanges: Mapping[int, _Exchanges], waited: _Waited, bounds_s: Mapping[int, float]
+) -> dict[int, float]:
+    """Of exposed communication, and so of each iteration: of an average worker's."""
     if measured.trails:  # what is left of the least may hide in the next forward pass, what is lost show there
-        beyond_s = {index: max(0.0, each.pending_s - bound_s) for index, each in exchanges.items()}
-        return min(waited.least_s(beyond_s) * measured.num_ranks, measured.exposed_s)
+        lost_s = waited.lost_s({index: max(0.0, each.pending_s - bounds_s[index]) for index, each in exchanges.items()})
+        most = _share(measured.exposed_s / measured.num_ranks, sum(lost_s.values()))
+        return {index: most * each_s for index, each_s in lost_s.items()}
     beyond_s = {}
     for index, exposed_s in measured.exposed_s_by_iteration.items():
-        least_end_s = exchanges[index].least_end_s(bound_s) if index in exchanges else -math.inf
+        least_end_s = exchanges[index].least_end_s(bounds_s[index]) if index in exchanges else -math.inf
         least_s = max(0.0, least_end_s - measured.last_gradient_s[index])
         beyond_s[index] = max(0.0, exposed_s / measured.num_ranks - least_s)
-    return waited.least_s(beyond_s) * measured.num_ranks
+    return waited.lost_s(beyond_s)
 
 
-def _of_all(exchanges: Mapping[int, _Exchanges], waited: _Waited, *, bound_s: float) -> float:
+def _of_all(exchanges: Mapping[int, _Exchanges], waited: _Waited, bounds_s: Mapping[int, float]) -> float:
     """Of all communication, hidden or not."""
     took_s = {index: each.took_s for index, each in exchanges.items()}
-    lost_s = waited.least_s({index: max(0.0, each_s - bound_s) for index, each_s in took_s.items()})
-    return _share(lost_s, sum(took_s.values()))
+    lost_s = waited.lost_s({index: max(0.0, each_s - bounds_s[index]) for index, each_s in took_s.items()})
+    return _shortened(took_s, lost_s)
+
+
+def _shortened(times_s: Mapping[int, float], lost_s: Mapping[int, float]) -> float:
+    """By how much of itself the mean or the median of these times is less without what was lost; where nothing is known
+    of what an iteration lost, nothing was."""
+    if not times_s:
+        return 0.0
+    took_s = np.array(list(times_s.values()))
+    left_s = np.array([time_s - lost_s.get(index, 0.0) for index, time_s in times_s.items()])
+    found = [float(_share(of(took_s) - of(left_s), of(took_s))) for of in (np.mean, np.median)]
+    return max(0.0, *found)
 
 
 def _share(time_s: float, of_s: float) -> float:

@@ -349,6 +349,7 @@ def late_frames(times_ms: list[float]) -> tuple[int, int, float]:
     return len(gaps_s), sum(max(0, round(gap_s / FRAME_S) - 1) for gap_s in gaps_s), max(gaps_s)
 
 
+@pytest.mark.quiet  # frames that are not missed
 def test_many_links_move_smoothly_and_nothing_grows(browser: Browser) -> None:
     empty = browser.new_page()
     empty.goto("about:blank")

@@ -76,6 +76,7 @@ def test_doctor_as_root_finds_this_machine_able() -> None:
 
 
 @pytest.mark.privileged
+@pytest.mark.quiet  # what the cores carry
 def test_doctor_measures_what_the_machine_carries_and_plan_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +197,7 @@ LAYERS = """Id Name Forward Backward Comm Size
 
 
 @pytest.mark.privileged
+@pytest.mark.quiet  # how far off the advice was is looked at where the run stands
 def test_advice_is_verified_by_an_emulation_of_what_it_recommends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

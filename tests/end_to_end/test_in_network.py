@@ -14,7 +14,7 @@ import pytest
 import switch_agg
 from switch_agg.control.service import ControlClient
 from testbed.deployment.aggregator_control import sockets
-from tests.here import invoke
+from tests.here import invoke, summary_of
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -35,10 +35,7 @@ def words(output: Path, *settings: str) -> list[str]:
 
 
 def run(output: Path, *settings: str, options: Sequence[str] = ()) -> dict[str, Any]:
-    done = invoke(*words(output, *settings), *options)
-    assert done.returncode in {0, 4}, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout)
-    return summary
+    return summary_of(invoke(*words(output, *settings), *options))
 
 
 @pytest.fixture(scope="module")

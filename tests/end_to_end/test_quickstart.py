@@ -23,7 +23,7 @@ from testbed.record.reader import load
 from testbed.record.status import read_status
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RUN_ROOT, RunState, run_ids
-from tests.here import Done, invoke
+from tests.here import invoke, summary_of
 from tests.loopback import free_port
 from tests.verdicts import assert_no_fault_of_the_links, not_of_the_machine
 
@@ -50,13 +50,6 @@ def argv(output: Path, *more: str) -> list[str]:
 
 def run(output: Path, *more: str) -> dict[str, Any]:
     return summary_of(invoke(*words(output, *more, "--json")))
-
-
-def summary_of(done: "Done | subprocess.CompletedProcess[str]") -> dict[str, Any]:
-    assert done.returncode in {0, 4}, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout)
-    assert (done.returncode == 4) == (summary["outcome"] == "invalid")
-    return summary
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from testbed.record.reader import load
 from tests.here import Done, invoke
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.privileged, pytest.mark.quiet, pytest.mark.timeout(300)]  # runs again what stood on no cores
 
 SPEC = """
 name: two-points

@@ -1,12 +1,11 @@
 """Training over more than one switch: the bytes of every link still add up."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.here import invoke
+from tests.here import invoke, summary_of
 from tests.verdicts import assert_no_fault_of_the_links
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
@@ -19,9 +18,7 @@ def run(output: Path, *overrides: str) -> dict[str, Any]:
     short += ("workload.warmup=2", "link.rate=200mbit", "metrics.port=0")
     for override in (*short, *overrides):
         words += ["--set", override]
-    done = invoke(*words)
-    assert done.returncode in {0, 4}, done.stderr + done.stdout
-    summary: dict[str, Any] = json.loads(done.stdout)
+    summary = summary_of(invoke(*words))
     assert_no_fault_of_the_links(summary["outcome"], summary["reasons"])
     assert summary["num_iterations"] == 4
     return summary

@@ -1,12 +1,11 @@
 """Compressors and orders on real links: the bytes that were declared, and the codec's time apart."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.here import invoke
+from tests.here import invoke, summary_of
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
 
@@ -22,11 +21,7 @@ def run(output: Path, *overrides: str) -> dict[str, Any]:
     words = ["run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
     for override in ("workers=2", "metrics.port=0", WORKLOAD, *overrides):
         words += ["--set", override]
-    done = invoke(*words)
-    assert done.stdout.strip(), done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout)
-    assert summary["outcome"] in ("valid", "degraded", "invalid"), summary["reasons"]
-    return summary
+    return summary_of(invoke(*words))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import pytest
 
 from tests.rack import Rack, run
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(170)]
+# Twelve processes import torch, on all cores: beside others it would only be later.
+pytestmark = [pytest.mark.privileged, pytest.mark.quiet, pytest.mark.timeout(170)]
 
 NUM_MACHINES: Final = 3
 DDP: Final = Path(__file__).resolve().parents[2] / "examples" / "ddp.py"

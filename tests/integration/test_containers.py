@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from testbed.system.processes import processes_of_run
 from testbed.system.run_state import RunState, new_run_id
 from tests.bystanders import assert_unharmed, standing_by
 from tests.docker_daemon import DockerDaemon, as_override, environment_for, own_docker_daemon, runtime
+from tests.here import summary_of
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -54,12 +54,6 @@ def run_testbed(daemon: DockerDaemon, *words: str) -> "subprocess.CompletedProce
         timeout=200,
         check=False,
     )
-
-
-def summary_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
-    assert done.returncode in {0, 4}, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from testbed.measure.run_queue_trace import RunQueueTrace
 from testbed.worker.run_queue import run_queue_delays_s
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, pytest.mark.quiet]  # who is woken onto an idle core
 
 SPIN = "import time\nprint('ready', flush=True)\nwhile True: pass"
 YIELD = "import os\nprint('ready', flush=True)\nwhile True: os.sched_yield()"

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.privileged
+@pytest.mark.quiet  # a time, of messages of milliseconds
 def test_a_short_message_takes_its_time_on_a_link_at_rest() -> None:
     """40 kB between two at 25 Mbit/s: two messages of 20 kB each way, one after the other, 13.4 ms."""
     done = subprocess.run(

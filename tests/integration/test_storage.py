@@ -25,7 +25,7 @@ from testbed.runner.run import run_experiment
 from testbed.runner.session import Session, session
 from testbed.system.run_state import new_run_id
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.privileged, pytest.mark.quiet, pytest.mark.timeout(120)]  # results that stand
 
 DATA_BYTES = 2_000_000
 DISK_BPS = 40e6

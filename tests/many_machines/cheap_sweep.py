@@ -13,11 +13,13 @@ sys.path.insert(0, str(ROOT))
 from rich.console import Console  # noqa: E402 (the line above finds what follows)
 
 from testbed.experiment.sweep import expand  # noqa: E402
+from testbed.runner.engines._cluster import connected  # noqa: E402
 from testbed.runner.engines._lease import Timing  # noqa: E402
-from testbed.runner.engines._machines import Machines, connected  # noqa: E402
+from testbed.runner.engines._machines import Machines  # noqa: E402
 from testbed.runner.engines.base import Executor, Session  # noqa: E402
 from testbed.runner.engines.ray import Ray  # noqa: E402
-from testbed.runner.sweep import found, plan_points, run_sweep  # noqa: E402
+from testbed.runner.sweep import run_sweep  # noqa: E402
+from testbed.runner.sweep_points import found, plan_points  # noqa: E402
 from tests.cheap_runs import CheapRuns  # noqa: E402
 
 TIMING: Final = Timing(lease_s=6.0, grace_s=2.0, margin_s=2.0, poll_s=0.1)

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from testbed.runner.engines._machines import RESOURCE
+from testbed.runner.engines._cluster import RESOURCE
 from testbed.runner.engines._slot import DIRECTORY_VARIABLE
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

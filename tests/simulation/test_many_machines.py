@@ -100,7 +100,7 @@ class World:
 
 
 class Sweep:
-    """A process of it, as testbed.runner.sweep and engines._machines go about it."""
+    """A process of it, as testbed.runner.sweep and engines._machine go about it."""
 
     def __init__(self, world: World, disk: "Disk") -> None:
         self.world, self.disk, self.alive = world, disk, True

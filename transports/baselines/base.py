@@ -98,6 +98,8 @@ class Stack(Options):
     place of our own transports below our backend."""
     enters_namespaces: ClassVar[bool] = False
     """Whether one member reaches into the others' namespaces to start."""
+    polls: ClassVar[bool] = False
+    """Whether its threads look for messages all the time: before everybody else they would leave no core to anybody."""
 
     @property
     def schedule(self) -> "Collective | None":

@@ -59,6 +59,7 @@ class OpenMpi(Stack):
     """https://www.open-mpi.org, started by its `mpirun` and driven through mpi4py."""
 
     enters_namespaces: ClassVar[bool] = True
+    polls: ClassVar[bool] = True
 
     algorithm: Algorithm = "own"
     """Of all-reduces; `own` leaves it to Open MPI's rules for the size and the number of ranks, and then nobody knows

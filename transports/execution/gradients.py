@@ -1,12 +1,12 @@
 """Compressed gradients over a transport: drives codecs' exchanges and keeps the errors that are fed back."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from itertools import count
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -28,7 +28,8 @@ from transports.compression.base import (
 )
 from transports.compression.memory import Memory, Scratch, forget_infinite
 from transports.errors import OptionError
-from transports.execution.operations import Transport
+from transports.execution.operations import ReduceOperation, Transport
+from transports.execution.trace import CodecAccount
 
 COMPRESSIBLE: Final = (torch.float32, torch.float16, torch.bfloat16)
 """Element types that codecs take; they compute in float32. A process group leaves tensors of other types exact. Where
@@ -48,6 +49,22 @@ def require_compressible(compressor: Compressor, dtype: torch.dtype, what: str =
 
 Answer = list[Bytes] | Bytes | None
 """To a request."""
+
+
+class Carrier(Protocol):
+    """What requests are carried out by: a transport, or what stands for one where a codec's cost is measured."""
+
+    size: int
+    codec: CodecAccount
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> None:
+        """See :class:`Transport`."""
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> None:  # noqa: A002 (torch's word)
+        """See :class:`Transport`."""
+
+    def all_to_all(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """See :class:`Transport`."""
 
 
 class GradientCompression:
@@ -101,7 +118,7 @@ class GradientCompression:
             tensor.detach().copy_(flat.view(tensor.shape))
 
 
-def run(exchange: Exchanging, transport: Transport, scratch: Scratch) -> None:
+def run(exchange: Exchanging, transport: Carrier, scratch: Scratch) -> None:
     """Drive an exchange; the transport keeps the account of its bytes and of the codec's CPU time: what follows the
     last request is decoding. Answers lie in the scratch memory, each in its own."""
     account = transport.codec
@@ -121,7 +138,7 @@ def run(exchange: Exchanging, transport: Transport, scratch: Scratch) -> None:
         account.decode_s += time.thread_time() - begun_s
 
 
-def _concurrently(work: Callable[[], None], perform: Callable[[], Answer], transport: Transport) -> Answer:
+def _concurrently(work: Callable[[], None], perform: Callable[[], Answer], transport: Carrier) -> Answer:
     """The request on this thread, which has the endpoint, and the work on another."""
 
     def timed() -> float:
@@ -144,7 +161,7 @@ def _payload_bytes(request: Request) -> int:
     return len(request.payload) + LENGTH_BYTES * request.varying
 
 
-def _perform(request: Request, transport: Transport, memory: Callable[[int], Bytes]) -> Answer:
+def _perform(request: Request, transport: Carrier, memory: Callable[[int], Bytes]) -> Answer:
     if isinstance(request, AllReduce):
         transport.all_reduce(request.tensor, request.operation)
         return None
@@ -155,7 +172,7 @@ def _perform(request: Request, transport: Transport, memory: Callable[[int], Byt
     return _gather(request, transport, memory)
 
 
-def _gather(request: AllGather, transport: Transport, memory: Callable[[int], Bytes]) -> list[Bytes]:
+def _gather(request: AllGather, transport: Carrier, memory: Callable[[int], Bytes]) -> list[Bytes]:
     payload = request.payload
     lengths = torch.full((transport.size,), len(payload))
     if request.varying:

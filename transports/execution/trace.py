@@ -5,7 +5,7 @@ Every process of a run shares CLOCK_MONOTONIC, so traces of different workers li
 
 import time
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,3 +59,10 @@ class CodecAccount:
     payload_bytes: int = 0
     encode_s: float = 0.0
     decode_s: float = 0.0
+
+
+class CodecTime(NamedTuple):
+    """CPU time of a codec for one exchange, as a :class:`CodecAccount` has it."""
+
+    encode_s: float
+    decode_s: float

@@ -1,7 +1,6 @@
 """The points of a comparison: what each run of a sweep says, as plain data."""
 
 import json
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ import polars as pl
 
 from testbed.errors import SpecError
 from testbed.experiment.sweep import settings_text, value_text
-from testbed.record.summary import Summary
+from testbed.record.summary import Summary, kind_of_reason
 from testbed.report import wording
 from testbed.report.comparison.answer import answer
 from testbed.store.reuse import Reuse
@@ -142,6 +141,8 @@ class Procedure:
     order_seed: int = 1
     """Draws the order of the runs."""
     reuse: Reuse = "same"
+    last_number: int = 0
+    """The greatest fencing number when results were looked for (testbed.runner.attempts)."""
     begun_at: str = ""
     """ISO 8601: when the sweep began that these runs belong to; one that goes on after an interruption keeps it."""
     not_reused: Mapping[str, int] = field(default_factory=dict)
@@ -185,7 +186,7 @@ class Comparison:
         for point in self.points:
             for run, repeated in zip(point.runs, point.is_repeated, strict=True):
                 for reason in run.reasons if run.outcome != "valid" else ():
-                    found.setdefault((_kind_of(reason), repeated), []).append((point, run, reason))
+                    found.setdefault((kind_of_reason(reason), repeated), []).append((point, run, reason))
         texts = []
         for (_, repeated), alike in found.items():
             worst, run, reason = max(alike, key=lambda each: _SEVERITY.index(each[1].outcome))
@@ -282,11 +283,6 @@ def unfinished(directory: Path) -> Unfinished | None:
         raise SpecError(
             f"{path} cannot be read: {type(error).__name__}: {error}; remove it: runs are found by their records"
         ) from error
-
-
-def _kind_of(reason: str) -> str:
-    """A reason without its numbers and what is in brackets: what it has in common with others of its kind."""
-    return re.sub(r"\([^)]*\)|\d+", "", reason)
 
 
 def _error(predicted_s: float | None, measured_s: float | None) -> float | None:

@@ -9,6 +9,7 @@ from testbed.experiment.changes import described
 from testbed.experiment.link import GilbertElliott, LinkSpec
 from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.plan.direction import Direction
+from testbed.plan.machines import Spread
 from testbed.plan.plan import Plan
 from testbed.plan.storage import StoragePlan
 from testbed.report.terminal.setup import setup_text, value_text
@@ -78,6 +79,8 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print("\n[bold]changes[/] of links, from the first iteration that communicates")
         for change in experiment.changes:
             console.print(f"  {described(change)}", highlight=False, markup=False, soft_wrap=True)
+    if plan.spread is not None:
+        _render_spread(plan.spread, console)
     console.print("\n[bold]commands[/], in each node's namespace")
     for node in plan.nodes:
         console.print(f"[cyan]{node.name}[/] ({node.role})")
@@ -164,6 +167,24 @@ def render_plan(plan: Plan, console: Console) -> None:
     console.print(f"  {costs_text(plan.costs)}", highlight=False, style="dim", soft_wrap=True)
     if experiment.synchronisation.advice is not None:
         console.print(f"  {experiment.synchronisation.advice.format(workers=experiment.workers)}", highlight=False)
+
+
+def _render_spread(spread: Spread, console: Console) -> None:
+    console.print("\n[bold]machines[/], and what the network between them must carry")
+    for machine in spread.machines:
+        where = machine.namespace or "found by Ray"
+        text = f"  {machine.name} ({machine.address}, {where}): {', '.join(machine.nodes)}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    between = ", ".join(f"{tunnel.first.node}-{tunnel.second.node}" for tunnel in spread.tunnels)
+    console.print(f"  between them by VXLAN: {between}", highlight=False, markup=False, soft_wrap=True)
+    for need in spread.needs:
+        console.print(
+            f"  {need.source} to {need.target}: {format_rate(need.rate_bps)} of {need.num_links} links, "
+            f"{need.wire_bps / 1e6:.4g} Mbit/s with what VXLAN adds, in packets of {need.packet_bytes} bytes",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _render_storage(storage: StoragePlan, console: Console) -> None:

@@ -100,13 +100,11 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row(*factor)
     if summary.allreduce is not None:
         took = summary.allreduce
-        off = wording.deviation_text(took.predicted_s / took.time_s - 1)
         grid.add_row(
             wording.exchange_name(summary),
             number_text.time_text(took.time_s),
             f"for {number_text.size_text(took.size_bytes)}; {wording.bounds_text(took)}, "
-            f"{took.time_s / took.predicted_s:.3f} x {wording.prediction_name(took)} "
-            f"({number_text.time_text(took.predicted_s)}, {off})",
+            f"{wording.predicted_exchange_text(took)}",
         )
     if summary.machine is not None:
         idle, text = wording.machine_text(summary.machine)

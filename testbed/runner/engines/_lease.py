@@ -80,6 +80,10 @@ class Fence:
         self._answered_s = now_s
         return deadline_s
 
+    def answered(self, now_s: float) -> None:
+        """The answer to the call that came last is given only now: it took a while."""
+        self._answered_s = now_s
+
     def release(self) -> None:
         """Nobody has the slot."""
         self.owner, self._answered_s = "", -math.inf

@@ -26,6 +26,7 @@ from testbed.runner.engines._lease import Fence, RefusedError, UnfitError
 from testbed.runner.engines._transfer import CHUNK_BYTES, File, TransferError, files_of
 from testbed.store.documents import origin_here
 from testbed.system.interruptions import SIGNALS
+from testbed.system.processes import RUN_ID_VARIABLE
 
 DIRECTORY_VARIABLE: Final = "TESTBED_SLOT_DIRECTORY"
 DIRECTORY: Final = "/var/lib/testbed/slot"
@@ -92,6 +93,37 @@ class Request:
     working_directory: str
     """Where a command of the user's runs."""
 
+    def command(self, directory: Path, program: Sequence[str]) -> list[str]:
+        """What is executed; what it needs is put into the directory."""
+        spec = directory / "spec.yaml"
+        spec.write_text(self.spec)
+        return [*program, str(spec), "--output", str(directory / "records"), "--json", *self.arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Beside a login's."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentRequest:
+    """The agent of a machine of an emulation over several that is to be started (testbed.hosts.machine_agent)."""
+
+    number: int
+    run_id: str
+    path: str
+    """At which the run waits for it."""
+    working_directory: str = "/"
+
+    def command(self, _directory: Path, _program: Sequence[str]) -> list[str]:
+        """What is executed."""
+        return [sys.executable, "-P", "-m", "testbed.hosts.machine_agent", self.path]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Beside a login's."""
+        return {RUN_ID_VARIABLE: self.run_id}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
@@ -113,19 +145,24 @@ class Status:
 
 
 class _Run:
-    """A run and its keeper."""
+    """A run, or an agent of one, and its keeper."""
 
     def __init__(
-        self, request: Request, directory: Path, *, program: Sequence[str], lock: int, grace_s: float, deadline_s: float
+        self,
+        request: Request | AgentRequest,
+        directory: Path,
+        *,
+        program: Sequence[str],
+        lock: int,
+        grace_s: float,
+        deadline_s: float,
     ) -> None:
         self._number = request.number
         self._directory = directory
         self._grace_s = grace_s
         shutil.rmtree(directory, ignore_errors=True)
         (directory / "records").mkdir(parents=True)
-        spec = directory / "spec.yaml"
-        spec.write_text(request.spec)
-        command = [*program, str(spec), "--output", str(directory / "records"), "--json", *request.arguments]
+        command = request.command(directory, program)
         keeper = [sys.executable, "-I", str(Path(__file__).with_name("_keeper.py"))]
         limits = [str(lock), str(grace_s), str(deadline_s)]
         with (directory / "stdout").open("wb") as output, (directory / "stderr").open("wb") as errors:
@@ -136,7 +173,7 @@ class _Run:
                 stdout=output,
                 stderr=errors,
                 cwd=request.working_directory,
-                env=scrubbed(os.environ),
+                env=scrubbed(os.environ) | request.environment,
                 pass_fds=[lock],
                 start_new_session=True,
             )
@@ -188,11 +225,11 @@ class Slot:
         _as_a_login_would()
         subprocess.run(_CLEAN, env=scrubbed(os.environ), capture_output=True, timeout=_CLEAN_TIMEOUT_S, check=False)
         described = describe_here()
-        self._fence.claim(owner, session, time.monotonic())  # the lease begins with the answer
+        self._fence.answered(time.monotonic())
         return described
 
-    def start(self, session: int, request: Request) -> None:
-        """Begin a run. Raises RefusedError, UnfitError."""
+    def start(self, session: int, request: Request | AgentRequest) -> None:
+        """Begin a run, or an agent of one. Raises RefusedError, UnfitError."""
         deadline_s = self._fence.begin(session, request.number, time.monotonic())
         assert self._lock is not None
         self._end_run()
@@ -229,7 +266,9 @@ class Slot:
     def files(self, session: int) -> tuple[str, list[File]]:
         """The name of the record that the run left, and what is in it. Raises RefusedError, TransferError."""
         record = self._record(session)
-        return record.name, files_of(record)
+        files = files_of(record)  # hashes all of it, which may take longer than a lease
+        self._fence.answered(time.monotonic())
+        return record.name, files
 
     def read(self, session: int, path: str, offset: int) -> bytes:
         """A part of a file of the record. Raises RefusedError, TransferError."""

@@ -22,8 +22,10 @@ from transports.errors import OptionError
 from transports.registry import Options, Registry, option_names
 
 if TYPE_CHECKING:
+    from testbed.hosts.machines import Launch
     from testbed.plan.plan import Plan
     from testbed.record.summary import Summary
+    from testbed.system.run_state import RunState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +115,9 @@ class Session:
     """The sweep's; records lie beside it, on the same file system."""
     number: int
     """The fencing number of the session: greater than those of all attempts and sessions before it."""
+    identity: str
+    """Of the sweep, whatever process is at it: fencing numbers are comparable within one. Another machine may have a
+    directory of the same name."""
     abandoned: Sequence[Abandoned]
     run: "Callable[[Experiment], Summary]"
     """Makes a run in this process. Raises RunStoppedError for one that ended early."""
@@ -139,6 +144,11 @@ class Engine(Options):
 
         Returns when no abandoned attempt runs any more. Raises MissingRequirementError.
         """
+
+    def placing(self, state: "RunState", log_directory: Path) -> "AbstractContextManager[Launch]":  # noqa: ARG002
+        """What starts the agents of the machines that one run is spread over. Raises MissingRequirementError, and
+        SpecError where an engine makes whole runs only."""
+        raise SpecError(f"--engine {self.kind}: it finds no machines for one run (--machines); allowed: local, ray")
 
 
 ENGINES: Final[Registry[Engine]] = Registry("engine", "testbed.runner.engines")

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from testbed.errors import Interrupted
@@ -11,7 +12,9 @@ from testbed.experiment.experiment import Experiment
 from testbed.runner.engines.base import ENGINES, Attempt, Engine, Event, Executor, Finished, Ready, Session
 
 if TYPE_CHECKING:
+    from testbed.hosts.machines import Launch
     from testbed.record.summary import Summary
+    from testbed.system.run_state import RunState
 
 
 @ENGINES.register
@@ -29,6 +32,13 @@ class Local(Engine):
             )
             time.sleep(patience_s)
         yield _Here(session.run)
+
+    @contextmanager
+    def placing(self, state: "RunState", log_directory: Path) -> "Iterator[Launch]":
+        """In the network namespaces of this machine that are to be the others."""
+        from testbed.hosts.machines import spawned_in_namespaces
+
+        yield spawned_in_namespaces(state, log_directory)
 
 
 class _Here:

@@ -10,13 +10,16 @@ code, packages or delay backends are left out, and said.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from testbed.runner.engines._lease import Timing
 from testbed.runner.engines.base import ENGINES, Engine, Executor, Session
 
 if TYPE_CHECKING:
+    from testbed.hosts.machines import Launch
     from testbed.plan.plan import Plan
+    from testbed.system.run_state import RunState
 
 
 @ENGINES.register
@@ -41,7 +44,17 @@ class Ray(Engine):
     @contextmanager
     def open(self, session: Session) -> Iterator[Executor]:
         """Raises MissingRequirementError without Ray, without a cluster, or without a machine like this one."""
-        from testbed.runner.engines._machines import Machines, connected
+        from testbed.runner.engines._cluster import connected
+        from testbed.runner.engines._machines import Machines
 
         with connected(self.address) as ray, Machines(ray, session) as machines:
             yield machines
+
+    @contextmanager
+    def placing(self, state: "RunState", log_directory: Path) -> "Iterator[Launch]":  # noqa: ARG002 (a slot has its own)
+        """On the machines of the cluster, found by their addresses. Raises MissingRequirementError without Ray or a
+        cluster."""
+        from testbed.runner.engines._placement import placed_by_ray
+
+        with placed_by_ray(self.address, state) as launch:
+            yield launch

@@ -123,7 +123,7 @@ def test_a_sweep_that_is_whole_is_read_and_not_run(tmp_path: Path, monkeypatch: 
 
     runs = CheapRuns(tmp_path, lambda experiment, _: "degraded" if experiment.link.rate_bps == 1e9 else "valid")
     monkeypatch.setattr("testbed.api.calls._runner", lambda *_, **__: runs)
-    monkeypatch.setattr("testbed.runner.sweep.require_points", lambda *_: None)
+    monkeypatch.setattr("testbed.runner.sweep_points.require_points", lambda *_: None)
     spec = {"name": "speeds", "workers": 2, "sweep": {"link.rate": ["100mbit", "1gbit"]}}
     for number in (2, 2):
         with pytest.warns(testbed.errors.ResultWarning, match=r"speeds, 2 points: 1 valid, 1 DEGRADED"):

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from testbed.api.sweeps import Differences, SweepResult
 from testbed.experiment.sweep import expand
-from testbed.runner.sweep import found, plan_points, run_sweep
+from testbed.runner.sweep import run_sweep
+from testbed.runner.sweep_points import found, plan_points
 from testbed.store.compare import compare
 from tests.cheap_runs import CheapRuns
 

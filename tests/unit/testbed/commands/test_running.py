@@ -3,9 +3,8 @@
 import pytest
 from typer.testing import CliRunner
 
-import testbed.live.server
 from testbed.cli import app
-from testbed.errors import MissingRequirementError, SpecError
+from testbed.errors import SpecError
 
 QUICKSTART = "experiments/quickstart.yaml"
 
@@ -19,7 +18,6 @@ QUICKSTART = "experiments/quickstart.yaml"
         (["run", QUICKSTART, "--runtime", "jail"], "runtime: "),
         (["exec", "--link", "1gbit,", "--", "true"], "--link 1gbit,: write RATE"),
         (["exec", "--backend", "nccl", "--", "true"], "workload.backend: "),
-        (["run", QUICKSTART, "--live-port", "8000"], "--live-port is about the page of --live: add --live"),
         (["sweep", QUICKSTART, "--live", "--dry-run"], "--live: --dry-run runs nothing that a page could show"),
         (["sweep", QUICKSTART], "nothing varies; list values under `sweep`"),
         (["sweep", QUICKSTART, "--set", "sweep.link.rate=[1gbit, fast]"], "link.rate: 'fast' is not a rate"),
@@ -48,11 +46,3 @@ def test_what_is_wrong_names_its_field(argv: list[str], words: str) -> None:
 )
 def test_a_wrong_line_exits_with_2(argv: list[str]) -> None:
     assert CliRunner().invoke(app, argv).exit_code == 2
-
-
-@pytest.mark.parametrize("argv", [["run", QUICKSTART, "--live"], ["replay", "results/a"]])
-def test_what_the_live_page_needs_is_named_with_its_fix(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testbed.live.server, "find_spec", lambda _name: None)
-    done = CliRunner().invoke(app, argv)
-    assert isinstance(done.exception, MissingRequirementError)
-    assert "starlette and uvicorn: pip install 'ina-testbed[live]'" in str(done.exception)

@@ -36,6 +36,28 @@ def test_what_fits_one_of_the_conditions_in_every_path_is_kept(where: object, nu
     assert sum(is_run(point, conditions) for point in POINTS) == num_kept
 
 
+LISTS: list[list[str]] = [[], ["ring/tcp"], ["ring/tcp", "gloo"]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"),
+    [
+        ([], [[]]),
+        (["ring/tcp"], [["ring/tcp"]]),
+        (["ring/tcp", "gloo"], [["ring/tcp", "gloo"]]),
+        ([[], ["ring/tcp"]], [[], ["ring/tcp"]]),
+    ],
+)
+def test_an_axis_may_have_lists_for_values(wanted: list[object], kept: list[list[str]]) -> None:
+    path = "workload.stacks"
+    conditions = parse_where({path: wanted}, {path: LISTS})
+    assert [each for each in LISTS if is_run({path: each}, conditions)] == kept
+    with pytest.raises(
+        SpecError, match=r"where\.workload\.stacks: 'gloo' is none of the values .* \['ring/tcp', 'gloo'\]"
+    ):
+        parse_where({path: "gloo"}, {path: LISTS})
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [

@@ -17,6 +17,7 @@ from testbed.machine.budget import (
     refuse_excess,
     requested_bps,
 )
+from testbed.machine.codec_cost import CodecLoad
 from testbed.plan.plan import Plan, make_plan
 from tests.facts import BUDGET
 
@@ -60,6 +61,10 @@ def test_a_rate_beyond_the_whole_budget_is_refused_with_the_fix() -> None:
         refuse_excess(plan(link={"rate": "10gbit"}, packet_mode="mtu"), BUDGET)
 
 
+def none(_: Plan) -> None:
+    """No codec."""
+
+
 def at(dilation: float, **keys: Any) -> Plan:
     return plan(**{"workload": "synthetic", "dilation": dilation, **keys})
 
@@ -89,7 +94,7 @@ def test_auto_is_the_smallest_with_which_links_take_their_share_of_the_budget(
     def planned_at(factor: float) -> Plan:
         return at(factor, **keys)
 
-    found, reason = chosen_dilation(BUDGET, planned_at(1).experiment.packet_bytes, planned_at)
+    found, reason = chosen_dilation(BUDGET, planned_at(1).experiment.packet_bytes, planned_at, none)
     assert found == dilation
     assert ("not dilated" in reason) == (dilation == 1)
     assert dilation == 1 or f"time runs {dilation} times slower" in reason
@@ -98,7 +103,7 @@ def test_auto_is_the_smallest_with_which_links_take_their_share_of_the_budget(
 
 def test_auto_knows_that_hosts_copy_gradients_however_slow_the_links_are() -> None:
     slow = {"link": {"rate": "1gbit"}, "workload": {"kind": "replay", "trace": "resnet50"}}
-    found, reason = chosen_dilation(BUDGET, 65536, lambda factor: at(factor, **slow))
+    found, reason = chosen_dilation(BUDGET, 65536, lambda factor: at(factor, **slow), none)
     handed = handed_over_bps(at(1, **slow))
     assert handed == pytest.approx(8 * 4 * 102_228_128 / 65e-3, rel=0.05)  # as long as a V100 takes for backward
     assert handed / (0.35 * 18e9) <= found < handed / (0.35 * 18e9) + 1
@@ -112,7 +117,7 @@ def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> 
 
     with pytest.raises(SpecError, match="nfqueue honours 0s, or 200us"):
         planned_at(1)
-    found, _ = chosen_dilation(BUDGET, 65536, planned_at)
+    found, _ = chosen_dilation(BUDGET, 65536, planned_at, none)
     assert planned_at(found).delay_backend == "nfqueue"
 
 
@@ -120,7 +125,7 @@ def test_auto_waits_for_delays_to_be_long_enough_for_their_backend() -> None:
     def planned_at(factor: float) -> Plan:
         return at(factor, link={"rate": "1gbit", "delay": "5us", "backend": "nfqueue"})
 
-    found, reason = chosen_dilation(BUDGET, 65536, planned_at)
+    found, reason = chosen_dilation(BUDGET, 65536, planned_at, none)
     assert found == 40  # 5 us become 200
     assert planned_at(found).delay_backend == "nfqueue"
     assert (
@@ -130,9 +135,33 @@ def test_auto_waits_for_delays_to_be_long_enough_for_their_backend() -> None:
 
 def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
     with pytest.raises(MissingRequirementError, match=r"^dilation: auto .*run `sudo testbed doctor`"):
-        chosen_dilation(None, 1500, at)
+        chosen_dilation(None, 1500, at, none)
     with pytest.raises(MissingRequirementError, match=r"more than 600 times it cannot"):
-        chosen_dilation(replace(BUDGET, superframe_bps=1e9), 65536, lambda k: at(k, link={"rate": "100gbit"}))
+        chosen_dilation(replace(BUDGET, superframe_bps=1e9), 65536, lambda k: at(k, link={"rate": "100gbit"}), none)
+    endless = CodecLoad(cpu_s=100.0, num_workers=4, num_cores=2, least_s=0.1)
+    with pytest.raises(MissingRequirementError, match=r"codecs of 4 workers take .* more than 600 times it cannot"):
+        chosen_dilation(BUDGET, 65536, at, lambda _: endless)
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "dilation", "said"),
+    [
+        (1.0, 1, ", codecs of 4 workers take 1 % of 2 cores, and this machine carries 18 Gbit/s"),
+        (22.0, 5, "time runs 5 times slower: codecs of 4 workers take 15 % of 2 cores, which may take 3.5 % of them"),
+    ],
+)
+def test_auto_knows_that_codecs_want_the_cores_at_once(cpu_ms: float, dilation: int, said: str) -> None:
+    load = CodecLoad(cpu_s=1e-3 * cpu_ms, num_workers=4, num_cores=2, least_s=0.3)
+    found, reason = chosen_dilation(BUDGET, 65536, lambda k: at(k, link={"rate": "100mbit"}), lambda _: load)
+    assert found == dilation
+    assert said in reason
+
+
+def test_auto_goes_by_whatever_needs_most() -> None:
+    load = CodecLoad(cpu_s=0.022, num_workers=4, num_cores=2, least_s=0.3)
+    found, reason = chosen_dilation(BUDGET, 65536, lambda k: at(k, link={"rate": "100gbit"}), lambda _: load)
+    assert found == 64
+    assert "codecs" not in reason
 
 
 def test_a_budget_is_kept_for_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

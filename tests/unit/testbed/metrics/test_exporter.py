@@ -129,7 +129,7 @@ def times(iteration_s: float = 1.0, exposed_s: float = 0.2) -> IterationTimes:
         },
         service_s=0.3,
         run_queue_s=0.01,
-        lengthened_s=0.005,
+        run_queue_beyond_bound_s=0.005,
     )
 
 

@@ -66,6 +66,16 @@ def test_links_have_the_bursts_and_superframes_that_shapers_let_pass() -> None:
     assert set(links.frame_bytes) == {45 * 1448}, "the kernel's limit"
 
 
+@pytest.mark.parametrize("backend", ["netem", "tap"])
+def test_collectives_choose_by_the_bursts_that_the_cost_model_takes(backend: str) -> None:
+    """A relay that shapes what it delays lets no burst pass."""
+    made = plan(workers=4, link={"rate": "200mbit", "delay": "1ms", "backend": backend})
+    links = plan_links(made.directions, made.paths, made.participants, experiment=made.experiment, costs=Costs())
+    chosen = made.network_info
+    assert (chosen.burst_bytes, chosen.frame_bytes) == (round(links.burst_bytes[0]), links.frame_bytes[0])
+    assert (chosen.burst_bytes == 0) == (backend == "tap")
+
+
 @pytest.mark.parametrize(("num_servers", "busiest"), [(1, 8.0), (2, 4.0), (8, 1.0)])
 def test_servers_links_bind_where_they_carry_more_than_workers_do(num_servers: int, busiest: float) -> None:
     servers = {"kind": "parameter_server", "servers": num_servers}

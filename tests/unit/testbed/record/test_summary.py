@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 from testbed.record.reader import Record
+from testbed.record.summary import SynchronisationSummary
 
 Make = Callable[..., Record]
 
@@ -26,8 +27,21 @@ def test_summary_json_keeps_the_contract_for_scripts(record: Make) -> None:
         "schedule_bound_s",
         "predicted_s",
         "bottleneck",
+        "missing",
     }
     assert {
         "name", "from", "to", "rate_bps", "delay_s", "measured_rate_bps", "measured_delay_s", "bytes",
         "expected_bytes", "utilization_mean", "utilization_busy", "drops",
     } <= summary["links"][0].keys()  # fmt: skip
+
+
+def test_workers_are_in_step_unless_they_push_and_pull_on_their_own(record: Make) -> None:
+    summary = record().summary
+    assert summary.in_step
+
+    def how(kind: str) -> SynchronisationSummary:
+        return SynchronisationSummary(kind=kind, every=None, num_exchanges=None, staleness={}, staleness_mean=0.0)
+
+    assert summary.model_copy(update={"synchronisation": how("local_sgd")}).in_step
+    assert not summary.model_copy(update={"synchronisation": how("asynchronous")}).in_step
+    assert "in_step" not in summary.model_dump(), "it follows from what is there"

@@ -16,6 +16,9 @@ def test_it_says_what_the_summary_says(record: Callable[..., Record], tmp_path: 
     assert "- the | hypervisor" in text
     assert summary.iteration_time_s is not None
     assert f"| iteration | {time_text(summary.iteration_time_s.mean)} |" in text
+    took = summary.allreduce
+    assert took is not None
+    assert f"| All-reduce, predicted | {time_text(took.predicted_s)} | the cost model's prediction, " in text
     for link in summary.links:
         assert f"| {link.from_} → {link.to} |" in text
         assert f"| {link.bytes:,} |" in text
@@ -32,6 +35,15 @@ def test_a_run_that_failed_early_has_its_reason_alone(record: Callable[..., Reco
     text = run_markdown(summary, [], tmp_path)
     assert "- w1 was killed" in text
     assert "w0" not in text
+
+
+def test_a_withheld_time_is_a_dash_with_its_reason(record: Callable[..., Record], tmp_path: Path) -> None:
+    summary = record().summary
+    assert summary.allreduce is not None
+    withheld = summary.allreduce.model_copy(update={"time_s": None, "missing": "too much waiting"})
+    text = run_markdown(summary.model_copy(update={"allreduce": withheld}), [], tmp_path)
+    assert "withheld: too much waiting; the bound of the task is" in text
+    assert "None" not in text
 
 
 def test_a_cell_cannot_end_its_row() -> None:

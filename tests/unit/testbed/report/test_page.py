@@ -171,6 +171,15 @@ def test_unknown_schedules_and_measurements_are_dashes(record: Make) -> None:
     assert "\u2013" in made.text
 
 
+def test_a_withheld_time_is_a_dash_with_its_reason(record: Make) -> None:
+    loaded = record()
+    assert loaded.summary.allreduce is not None
+    withheld = loaded.summary.allreduce.model_copy(update={"time_s": None, "missing": "too much waiting"})
+    made = page(replace(loaded, summary=loaded.summary.model_copy(update={"allreduce": withheld})))
+    assert "Withheld: too much waiting." in made.text
+    assert "None" not in made.text
+
+
 def test_utilisation_is_that_of_links_that_have_a_rate(record: Make) -> None:
     loaded = record(num_iterations=2)
     shaped, *others = loaded.summary.links

@@ -70,6 +70,15 @@ def test_numbers_go_on_in_the_next_process_and_nothing_of_the_last_one_is_expect
     assert [(entry.number, entry.end) for entry in Attempts.load(tmp_path).entries] == [(2, "lost"), (4, "open")]
 
 
+def test_a_sweep_s_identity_is_that_of_its_directory(tmp_path: Path) -> None:
+    made = Attempts()
+    made.save(tmp_path)
+    assert Attempts.load(tmp_path).identity == made.identity
+    assert Attempts().identity != made.identity
+    (tmp_path / FILE).write_text('{"schema_version": 1, "last": 1, "attempts": []}')
+    assert Attempts.load(tmp_path).identity, "an older file has none"
+
+
 def test_a_point_that_is_lost_again_and_again_is_given_up() -> None:
     attempts, swept = Attempts(), points(1)
     for _ in range(MAX_LOST):

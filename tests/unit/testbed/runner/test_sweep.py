@@ -33,7 +33,8 @@ from testbed.runner.engines.base import (
     Session,
     parse_engine,
 )
-from testbed.runner.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
+from testbed.runner.sweep import exit_code, run_sweep
+from testbed.runner.sweep_points import found, plan_points, require_points, reuse_texts
 from testbed.store.compare import records_of
 from testbed.store.differences import RunValues, difference
 from testbed.store.reuse import Reuse
@@ -359,6 +360,19 @@ def test_another_process_at_the_same_sweep_is_refused(tmp_path: Path) -> None:
         with pytest.raises(MissingRequirementError, match="another process is at this sweep"):
             execute(sweep_of(), CheapRuns(tmp_path), reuse="none")
     execute(sweep_of(), CheapRuns(tmp_path), reuse="none")
+
+
+def test_results_that_another_process_has_made_since_they_were_looked_for_are_not_made_again(tmp_path: Path) -> None:
+    swept = sweep_of()
+    looked = found(swept, plan_points(swept), output=tmp_path)
+    execute(swept, CheapRuns(tmp_path))
+    experiments = [point.experiment for point in swept.points]
+    with pytest.raises(MissingRequirementError, match="another process was at this sweep after its results had been"):
+        run_sweep(looked, experiments, run=CheapRuns(tmp_path), console=Console(file=StringIO()))
+    assert len(list(tmp_path.glob("*/summary.json"))) == 3
+    again, text = execute(swept, CheapRuns(tmp_path))
+    assert again.finished
+    assert "3 runs with a result reused" in text
 
 
 def test_an_engine_is_a_word_or_a_mapping() -> None:

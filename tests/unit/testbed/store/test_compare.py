@@ -70,6 +70,18 @@ def test_iterations_are_the_series_of_a_run(tmp_path: Path) -> None:
     assert any("one run of a setting" in note for note in found.notes)
 
 
+def test_everything_that_degrades_runs_is_said_once_whoever_it_degrades(tmp_path: Path) -> None:
+    """What communication's time is worth may be another run's reason than the first's, or its second."""
+    waited = [
+        f"threads waited for a core, which may have lengthened communication by up to {each} %" for each in (9, 60)
+    ]
+    others = ["the hypervisor took 3.1 % of the CPU time", "w1 was stopped (SIGSTOP)"]
+    first = record(tmp_path, "a00", outcome="degraded", reasons=[others[0], waited[0]])
+    second = record(tmp_path, "b01", spec=TREE, outcome="degraded", reasons=[waited[1], others[1]])
+    note = next(note for note in compare([first, second]).notes if "degraded" in note)
+    assert note == f"2 of 2 runs are degraded: {others[0]}; {waited[1]}; {others[1]}"
+
+
 def test_a_record_named_twice_counts_once(tmp_path: Path) -> None:
     first, second = turns(tmp_path, 1, factor=1.0)
     found = compare([first, second, first])

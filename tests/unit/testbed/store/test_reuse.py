@@ -32,6 +32,7 @@ def test_what_was_made_here_by_this_code_may_be_reused(tmp_path: Path, here: Ori
     ("changes", "words"),
     [
         ({"kernel": "1.2.3"}, "another machine (.* Linux 1.2.3)"),
+        ({"num_machines": 2}, "another machine (.*, one of 2 machines)"),
         ({"num_cores": 640}, "another machine (.* 640 cores"),
         ({"code_sha256": "0" * 64}, "another version of the code"),
         ({"python": "2.7"}, "another version of the code or its packages"),

@@ -13,6 +13,7 @@ from testbed.theory.predict import IterationPrediction, predict_exchanges, predi
 from testbed.traces.schedule import ComputeSchedule
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.costs import DEFAULT_COSTS, Costs
+from transports.execution.trace import CodecTime
 
 WORKLOAD = {"kind": "synthetic", "layers": ["4MB", "4MB"], "forward": "100ms", "backward": "200ms"}
 
@@ -173,3 +174,35 @@ def test_a_run_never_fails_by_its_prediction(collective: str, compression: str) 
     assert found is not None
     assert found.iteration_time_s is not None
     assert found.iteration_time_s > 0.3
+
+
+CODECS = (CodecTime(0.010, 0.002), CodecTime(0.020, 0.004))
+
+
+def test_codecs_lengthen_what_follows_backward_and_nothing_that_it_hides() -> None:
+    """Two buckets of 4 MB: the first one's exchange is hidden, the second one's codec is all exposed."""
+    plan = make_plan(validate({"name": "x", "workload": WORKLOAD, "fusion": "layers", "link": {"rate": "1gbit"}}))
+    plain, coded = (predict_run(plan, None, codecs) for codecs in (None, CODECS))
+    assert plain is not None
+    assert coded is not None
+    assert plain.iteration_time_s is not None
+    assert coded.iteration_time_s == pytest.approx(plain.iteration_time_s + 0.024, abs=2e-3)
+    assert predict_iteration(plan, None, CODECS).iteration_time_s == coded.iteration_time_s
+
+
+def test_codecs_of_buckets_that_wait_for_each_other_add_up() -> None:
+    plan = make_plan(validate({"name": "x", "workload": WORKLOAD, "fusion": "layers", "link": {"rate": "100mbit"}}))
+    plain, coded = (predict_iteration(plan, None, codecs) for codecs in (None, CODECS))
+    assert coded.iteration_time_s == pytest.approx(plain.iteration_time_s + 0.036, abs=2e-3)
+    path = coded.critical_path
+    assert path[0].start_s == 0.0
+    assert path[-1].end_s == pytest.approx(coded.iteration_time_s)
+    for before, after in itertools.pairwise(path):
+        assert after.start_s == pytest.approx(before.end_s)
+
+
+def test_a_codec_can_be_what_decides() -> None:
+    small = {**WORKLOAD, "layers": ["400KB", "400KB"], "forward": "0s", "backward": "1us"}
+    plan = make_plan(validate({"name": "x", "workload": small, "fusion": "layers", "link": {"rate": "1gbit"}}))
+    assert predict_iteration(plan).decides == "links"
+    assert predict_iteration(plan, None, CODECS).decides == "hosts"

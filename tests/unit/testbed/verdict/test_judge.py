@@ -6,14 +6,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from testbed.record.frames import WAIT_SCHEMA
+from testbed.record.frames import CHANGE_SCHEMA, WAIT_SCHEMA
 from testbed.record.summary import BackgroundSummary, BacklogSummary, PrometheusSummary
 from testbed.verdict import judge as judge_module
 from testbed.verdict.facts import End, Facts, Quota
 from testbed.verdict.judge import Verdict
 from testbed.verdict.summarize import measure
-from tests.facts import LINK, delay_line, facts, waiting, with_link
-from tests.rows import iteration, iterations
+from tests.facts import LINK, PREDICTION, delay_line, facts, waiting, with_link
+from tests.rows import bucket, buckets, iteration, iterations
 
 
 def judge(known: Facts) -> Verdict:
@@ -214,8 +214,8 @@ def test_many_links_make_one_sentence_with_the_worst_first() -> None:
     assert "and 28 more" in reason
 
 
-def throttled(cpu_cores: float | None) -> Facts:
-    quota = Quota(name="w1", cpu_cores=cpu_cores, throttled_share=0.4, throttled_s=2.0, waiting_share=0.3)
+def throttled(cpu_cores: float | None, share: float = 0.4) -> Facts:
+    quota = Quota(name="w1", cpu_cores=cpu_cores, throttled_share=share, throttled_s=2.0, waiting_share=0.3)
     return facts(quotas=[quota])
 
 
@@ -227,9 +227,10 @@ def test_throttling_that_was_requested_is_named_and_does_not_degrade() -> None:
     assert "30 %" in note
 
 
-def test_throttling_that_nobody_requested_degrades() -> None:
-    outcome, (reason,) = judge(throttled(None))
-    assert outcome == "degraded"
+@pytest.mark.parametrize(("share", "outcome"), [(0.05, "degraded"), (0.4, "invalid")])
+def test_throttling_that_nobody_requested_counts_against_the_run(share: float, outcome: str) -> None:
+    found, (reason,) = judge(throttled(None, share))
+    assert found == outcome
     assert "did not ask for" in reason
 
 
@@ -316,6 +317,39 @@ def test_threads_that_wait_at_the_same_time_are_judged_once_and_the_longest_is_n
     assert "may have lengthened communication by up to 17.4 % of itself" in reason, "0.5 of 2.875 s"
     assert "some thread waited for 0.5 s in all, of ps0 for 0.5 s" in reason
     assert judged(("w0", 13.5, 15.0)).outcome == "invalid"
+
+
+def test_the_least_that_links_allow_is_that_of_the_fastest_they_were() -> None:
+    def judged(after_bps: float) -> Verdict:
+        """Exchanges took 5.75 s, of which threads waited for 2.875; at the first rate they need 5.75 s."""
+        row = {"at_s": 9.0, "link": "w0-s0", "node": "w0", "to": "s0", "setting": "rate", "before": "", "after": ""}
+        changes = pl.DataFrame([row | {"rate_bps": after_bps, "source": "schedule"}], schema=CHANGE_SCHEMA)
+        bound = replace(PREDICTION, schedule_bound_s=5.75)
+        return judge(waiting(0.5, changes=changes, prediction=bound))
+
+    assert judged(1e8).outcome == "valid", "no rate was raised"
+    outcome, (reason, *_) = judged(1e9)
+    assert outcome == "invalid"
+    assert "may have lengthened communication by up to 5" in reason
+
+
+def test_the_time_of_hidden_communication_that_is_mostly_waiting_is_never_given() -> None:
+    """Exchanges of 0.06 s in iterations of 6.75 s: too little to change these, and all that all-reduce is."""
+    hidden: dict[str, Any] = {"backward_compute_end_s": 15.9, "backward_end_s": 15.9}
+    found = facts(
+        iterations=iterations(*(iteration(rank, 10.0, **hidden) for rank in range(2))),
+        buckets=buckets(*(bucket(rank, 13.0, 13.06) for rank in range(2))),
+        waits=pl.DataFrame([("w0", False, 13.01, 13.05)], schema=WAIT_SCHEMA, orient="row"),
+        links=[replace(LINK, class_bytes_end=600_000, expected_bytes=600_000)],
+        prediction=replace(PREDICTION, schedule_bound_s=0.01),
+    )
+    assert judge(found)[0] == "valid", "iterations stand"
+    took = measure(found).allreduce
+    assert took is not None
+    assert took.time_s is None
+    assert took.missing is not None
+    assert "up to 67 % of it may have been waiting for a core (limit 5 %)" in took.missing
+    assert "up to 0.0 % of the iterations" in took.missing
 
 
 def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:

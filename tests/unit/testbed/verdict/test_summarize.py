@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from testbed.experiment.link import UNSHAPED_BPS
+from testbed.record.frames import WAIT_SCHEMA
 from testbed.record.reader import Record
 from testbed.record.summary import CommandExit, CommandSummary, Summary
 from testbed.theory.predict import RunPrediction
@@ -135,6 +136,23 @@ def test_a_command_is_measured_from_its_start_to_its_end() -> None:
     assert summary.machine.idle_share == pytest.approx(0.8)
     assert summary.iteration_time_s is None
     assert summary.command == COMMAND
+
+
+def test_the_time_of_an_all_reduce_that_waited_for_cores_while_it_was_hidden_is_withheld_and_the_run_stands() -> None:
+    moments: dict[str, Any] = {"backward_compute_end_s": 13.0, "backward_end_s": 13.02, "optimizer_end_s": 13.7}
+    rows = iterations(*(iteration(rank, 10.0, **moments, end_s=13.95) for rank in range(2)))
+    times = buckets(*(bucket(rank, 10.2, 12.8) for rank in range(2)))
+    waited = pl.DataFrame([("w0", False, 10.5, 11.5)], schema=WAIT_SCHEMA, orient="row")
+    link = replace(healthy.LINK, class_bytes_end=30_000_000, expected_bytes=30_000_000)
+    soon = replace(healthy.PREDICTION, schedule_bound_s=1.5)
+    found = summarize(healthy.facts(iterations=rows, buckets=times, links=[link], waits=waited, prediction=soon))
+    assert (found.outcome, found.reasons) == ("valid", [])
+    assert found.iteration_time_s is not None
+    assert found.allreduce is not None
+    assert found.allreduce.time_s is None
+    assert found.allreduce.missing is not None
+    assert "up to 38 % of it may have been waiting for a core (limit 5 %)" in found.allreduce.missing
+    assert found.prediction is None or found.prediction.allreduce_error is None
 
 
 def test_links_and_allreduce_as_calculated_manually() -> None:

@@ -56,7 +56,7 @@ def test_waiting_lengthens_communication_by_no_more_than_it_took_beyond_what_lin
         "what is left may hide in the next forward pass, but 4.8 of 5 s were the links'"
     )
     assert share_of_sums(2.0, forward_stall_s=0.1) == pytest.approx(1 / 3.1), "nor more than was waited"
-    assert share_of_sums(0.0, waited_s=0.06) == 0, "less than 1 % of 6.75 s"
+    assert share_of_sums(0.0, waited_s=0.06) == pytest.approx(0.06 / 5), "of all: exposed, less than 1 % of 6.75 s"
     rows = iterations(iteration(0, 10.0), iteration(1, 10.0))
     assert lengthened_share(rows, buckets(), ranks=[], bound_s=1.0) is None
     alone = lengthened_share(rows, buckets(), ranks=[0], in_step=False, bound_s=9.0)
@@ -67,7 +67,14 @@ def test_what_iterations_can_have_lost_is_what_of_it_is_exposed() -> None:
     exposed = together(("w0", False, 13.0, 15.0), bound_s=2.5)
     assert (exposed.share, exposed.of_iterations) == pytest.approx((0.5 / 3, 0.5 / 6.75))
     hidden = together(("w0", False, 13.0, 15.0), backward_compute_end_s=16.0)
-    assert (hidden.share, hidden.of_iterations) == (pytest.approx(2 / 3), 0), "of all communication"
+    assert (hidden.of_exposed, hidden.of_iterations) == (0, 0)
+    assert hidden.share == hidden.of_all == pytest.approx(2 / 3), "of all communication"
+
+
+def test_a_number_that_is_the_machines_is_withheld_where_the_iterations_are_not() -> None:
+    assert together(("w0", False, 13.0, 13.7), backward_compute_end_s=16.0).withheld, "of 3 s, and of no iteration"
+    assert not together(("w0", False, 13.0, 13.1), backward_compute_end_s=16.0).withheld, "3 %"
+    assert not together(("w0", False, 13.0, 15.0)).withheld, "nothing of such a run stands"
 
 
 def test_each_worker_waits_for_the_server_that_waited_longest() -> None:
@@ -81,7 +88,8 @@ def test_each_worker_waits_for_the_server_that_waited_longest() -> None:
     assert share(0.3, ranks=[1]) == pytest.approx(0.3 / 3), "of those that are judged"
     assert share(0.3, in_step=False) == pytest.approx(0.3 / 3)
     assert share(2.9) == pytest.approx(2.0 / 3), "no more than what is beyond the least"
-    assert share(0.06) == 0, "less than 1 % of 6.75 s"
+    assert share(0.06) == pytest.approx(0.06 / 3), "of all communication, though less than 1 % of 6.75 s"
+    assert share(0.06, in_step=False) == 0
 
 
 def test_waiting_in_communication_that_computing_hides_lengthens_it_all_the_same() -> None:
@@ -127,7 +135,7 @@ def together(
 
 def test_threads_that_wait_together_count_once_whatever_their_hosts() -> None:
     found = together(("w0", False, 13.5, 14.0), ("w1", False, 13.75, 14.25), ("ps0", False, 13.5, 14.0))
-    assert found == Lengthened(0.75 / 3, 0.75, {"w0": 0.5, "w1": 0.5, "ps0": 0.5}, of_iterations=0.75 / 6.75)
+    assert found == Lengthened(0.75 / 3, 0.75 / 3, 0.75, {"w0": 0.5, "w1": 0.5, "ps0": 0.5}, of_iterations=0.75 / 6.75)
     one_after_the_other = together(("w0", False, 13.5, 14.0), ("w1", False, 14.0, 14.5))
     assert one_after_the_other.share == pytest.approx(1.0 / 3), "a chain may lead through both"
     assert together() == Lengthened(0.0)
@@ -142,7 +150,7 @@ def test_waiting_while_nothing_is_exchanged_costs_nothing() -> None:
 
 def test_no_iteration_loses_more_than_it_waited_nor_than_what_it_took_beyond_its_links() -> None:
     assert together(("w0", False, 13.0, 15.0), bound_s=2.5).share == pytest.approx(0.5 / 3)
-    assert together(("w0", False, 13.0, 15.0), bound_s=3.0) == Lengthened(0.0, 2.0, {"w0": 2.0})
+    assert together(("w0", False, 13.0, 15.0), bound_s=3.0) == Lengthened(0.0, 0.0, 2.0, {"w0": 2.0})
     rows = iterations(*(iteration(rank, 10.0 + 7 * index, index=index) for index in range(2) for rank in range(2)))
     times = buckets(
         *(bucket(rank, 13.0, 16.0) for rank in range(2)), *(bucket(rank, 20.0, 23.0, index=1) for rank in range(2))
@@ -159,9 +167,46 @@ def test_no_iteration_loses_more_than_it_waited_nor_than_what_it_took_beyond_its
     assert uneven == pytest.approx(1.0 / 6), "all of it was in the first, of which 1 s is beyond the bound"
 
 
-def test_what_is_less_than_a_hundredth_of_the_iterations_counts_as_nothing() -> None:
-    assert together(("w0", False, 13.0, 13.06)) == Lengthened(0.0), "of 6.75 s"
-    assert together(("w0", False, 13.0, 13.07)).share == pytest.approx(0.07 / 3)
+def test_what_is_less_than_a_hundredth_of_the_iterations_is_nothing_of_what_is_exposed() -> None:
+    soon: dict[str, Any] = {"backward_compute_end_s": 15.8}
+    assert together(("w0", False, 15.8, 15.86), **soon).share == pytest.approx(0.06 / 3), "of 6.75 s: of all then"
+    assert together(("w0", False, 15.8, 15.87), **soon).share == pytest.approx(0.07 / 0.2)
+
+
+def test_how_long_hidden_communication_took_is_shown_whatever_share_of_an_iteration_it_is() -> None:
+    hidden: dict[str, Any] = {"backward_compute_end_s": 15.9, "backward_end_s": 15.9}
+    found = together(("w0", False, 13.02, 13.06), done_s=13.06, **hidden)
+    assert (found.share, found.of_iterations) == (pytest.approx(0.04 / 0.06), 0)
+
+
+def uneven(*took_s: float, waited_s: float, payload_bytes: tuple[int, ...] = (), bound_s: float = 0.0) -> Lengthened:
+    """Iterations whose only bucket took so long each, all of it exposed; of each so much was waited, where it took no
+    longer than a second."""
+    begun_s, rows, times, waited = 10.0, [], [], []
+    for index, each_s in enumerate(took_s):
+        ready_s, back_s = begun_s + 3, begun_s + 3 + each_s
+        moments: dict[str, Any] = {"backward_end_s": back_s, "optimizer_end_s": back_s, "end_s": back_s}
+        rows += [iteration(rank, begun_s, index=index, **moments) for rank in range(2)]
+        payload = {"payload_bytes": payload_bytes[index]} if payload_bytes else {}
+        times += [bucket(rank, ready_s, back_s, index=index) | payload for rank in range(2)]
+        waited += [("w0", False, ready_s, ready_s + waited_s)] if each_s <= 1 else []
+        begun_s = back_s
+    known: dict[str, Any] = {"num_workers": 2, "ranks": [0, 1], "serving_s": {}, "bound_s": bound_s}
+    found = lengthened(iterations(*rows), buckets(*times), waits=waits(*waited), **known)
+    assert found is not None
+    return found
+
+
+def test_a_long_iteration_that_lost_nothing_hides_from_no_median_what_the_others_lost() -> None:
+    found = uneven(1.0, 1.0, 200.0, 1.0, 1.0, waited_s=0.5)
+    assert found.share == pytest.approx(0.5), "of the median all-reduce; of their mean it is 1 %"
+    assert found.of_iterations == pytest.approx(0.5 / 4)
+    assert uneven(1.0, 1.0, 1.0, waited_s=0.5).of_iterations == pytest.approx(0.5 / 4)
+
+
+def test_an_iteration_with_less_to_send_than_the_mean_needs_less_of_its_links() -> None:
+    found = uneven(1.0, 1.0, 3.0, waited_s=0.8, payload_bytes=(10, 10, 280), bound_s=1.0)
+    assert found.share == pytest.approx(0.8), "a tenth of the mean's bytes need 0.1 s, not all of 1 s"
 
 
 def test_who_waits_for_a_core_when_the_last_sum_is_there_is_still_exposed() -> None:

@@ -47,6 +47,7 @@ def workers(spec: dict[str, Any]) -> list[Worker]:
     return trained({**spec, "workload": {**spec["workload"], "verify_gradients": True}})
 
 
+@pytest.mark.quiet  # to a millisecond
 def test_each_gradient_is_handed_over_when_its_layer_is_due(workers: list[Worker]) -> None:
     """And every mean was compared with the float64 mean of what all workers made. That one is late by more than is
     counted, because its worker lost its core just then, is the machine's; that all are would be ours."""

@@ -359,6 +359,7 @@ def paced() -> list[Worker]:
     return trained({"workload": {"kind": "training", **PACED}})
 
 
+@pytest.mark.quiet  # to a millisecond
 def test_paced_computing_lasts_as_long_as_its_pace_and_no_bucket_leaves_before_it_is_due(paced: list[Worker]) -> None:
     workload = WORKLOADS.parse({"kind": "training", **PACED})
     assert isinstance(workload, Training)
@@ -404,6 +405,7 @@ def test_a_machine_that_is_slower_than_the_pace_is_found_out() -> None:
             assert iteration.overrun_s > 100 * iteration.pace_s
 
 
+@pytest.mark.quiet  # to a millisecond
 @pytest.mark.parametrize("fusion", ["priority", "merged", "horovod_5ms"])
 def test_a_pace_holds_in_any_order(fusion: str) -> None:
     for worker in trained({"fusion": fusion, "workload": {"kind": "training", **PACED}}):

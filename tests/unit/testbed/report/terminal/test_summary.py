@@ -182,6 +182,19 @@ def test_a_prediction_by_a_link_between_switches_is_not_called_the_cost_model(re
     assert "the cost model's prediction" not in text
 
 
+def test_a_withheld_time_says_why_and_what_is_known_of_it(record: Make) -> None:
+    loaded = record(num_iterations=3)
+    assert loaded.summary.allreduce is not None
+    withheld = {"time_s": None, "missing": "up to 38 % of it may have been waiting for a core"}
+    stream = io.StringIO()
+    summary = loaded.summary.model_copy(update={"allreduce": loaded.summary.allreduce.model_copy(update=withheld)})
+    render_summary(summary, Console(file=stream, width=100))
+    text = " ".join(stream.getvalue().split())
+    assert "withheld: up to 38 % of it may have been waiting for a core; the bound of the task is" in text
+    assert "the cost model's prediction: " in text
+    assert "None" not in text
+
+
 def test_changes_are_listed_with_their_times_and_what_was_not_reached(record: Make) -> None:
     rows = [
         {"at_s": 1e3 + number, "link": "w1-s0", "node": "w1", "to": "s0", "setting": "rate", "source": "manual"}

@@ -75,3 +75,11 @@ def test_no_run_goes_on_when_the_contact_is_over(calls: list[tuple[float, float,
             break
         now_s = answered_s
         contact.heard(now_s)
+
+
+def test_the_lease_goes_on_from_an_answer_that_took_long_to_make() -> None:
+    fence = Fence(10.0)
+    fence.claim("a", 1, 0.0)
+    fence.renew(1, 5.0)
+    fence.answered(14.0)
+    assert fence.renew(1, 20.0) == 24.0, "the answer of 14 s may have arrived"

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ import pytest
 
 from testbed.runner.engines import _slot
 from testbed.runner.engines._lease import RefusedError, UnfitError
-from testbed.runner.engines._slot import DIRECTORY_VARIABLE, Description, Request, Slot, scrubbed
+from testbed.runner.engines._slot import DIRECTORY_VARIABLE, AgentRequest, Description, Request, Slot, scrubbed
+from testbed.runner.engines._transfer import File, files_of
+from testbed.system.processes import RUN_ID_VARIABLE
 
 HERE = Description(machine="m", code="c", delay_backends=("netem",))
 SAYS = """
@@ -120,6 +123,22 @@ def test_a_late_record_is_spoken_of_and_not_given(tmp_path: Path, slot: Open) ->
         one.files(1)
 
 
+def test_a_record_that_takes_longer_to_hash_than_a_lease_lasts_is_given_all_the_same(
+    tmp_path: Path, slot: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(record: Path) -> list[File]:
+        time.sleep(0.6)
+        return files_of(record)
+
+    monkeypatch.setattr(_slot, "files_of", slowly)
+    one = slot(lease_s=0.5)
+    one.claim("sweep", 1)
+    one.start(1, request(tmp_path))
+    until(lambda: one.poll(1).exit_code is not None)
+    assert [file.path for file in one.files(1)[1]] == ["said.json", "summary.json"]
+    assert one.read(1, "summary.json", 0) == b"{}"
+
+
 def test_a_later_session_ends_what_an_earlier_one_runs(tmp_path: Path, slot: Open) -> None:
     (tmp_path / "wait").touch()
     one = slot()
@@ -190,3 +209,23 @@ def test_this_machine_is_described() -> None:
     found = _slot.describe_here()
     assert "cores, Linux" in found.machine
     assert found.code is not None
+
+
+def test_a_slot_starts_the_agent_of_a_run_elsewhere_and_ends_it_when_it_is_let_go(slot: Open, tmp_path: Path) -> None:
+    made, path = slot(), tmp_path / "m1.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waiting:
+        waiting.bind(str(path))
+        waiting.listen(1)
+        waiting.settimeout(60)
+        made.claim("a run", 1)
+        made.start(1, AgentRequest(number=1, run_id="260915t142233-3fa9c1", path=str(path)))
+        connection, _ = waiting.accept()
+    with connection:
+        agent = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+        variables = Path(f"/proc/{agent}/environ").read_bytes().decode().split("\0")
+        assert f"{RUN_ID_VARIABLE}=260915t142233-3fa9c1" in variables
+        assert not any(each.startswith(DIRECTORY_VARIABLE) for each in variables)
+        assert made.poll(1).exit_code is None
+        made.release(1)
+        assert connection.recv(1) == b""
+    assert not Path(f"/proc/{agent}").exists()

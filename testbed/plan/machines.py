@@ -1,0 +1,219 @@
+"""A plan spread over two machines: whose node is whose, which links are between them, and what these need. Pure.
+
+Whatever has not been made to work across machines is refused here, with the field that asks for it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from testbed.errors import SpecError
+from testbed.experiment.machines import Machines
+from testbed.links.vxlan import LINK_BITS, OVERHEAD_BYTES, VNI_BITS, Vxlan
+from testbed.plan.addressing import Port
+from testbed.plan.paths import Hop
+
+if TYPE_CHECKING:
+    from testbed.plan.direction import Direction
+    from testbed.plan.plan import Plan
+
+ETHERNET_HEADER_BYTES: Final = 14
+_DELAY_BACKENDS: Final = ("nfqueue",)
+"""Those that have been tried on links between machines."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """One machine and its part of the plan."""
+
+    name: str
+    address: str
+    """On the network between the machines, the underlay."""
+    namespace: str | None
+    """The network namespace that is this machine; None: Ray finds the machine by its address."""
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tunnel:
+    """A link between two machines."""
+
+    index: int
+    """Of the link in the plan."""
+    first: Port
+    second: Port
+    machines: tuple[str, str]
+    """Of the first and of the second end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """What the underlay has to carry from one machine to the other, in real time."""
+
+    source: str
+    target: str
+    num_links: int
+    rate_bps: float
+    """Of all links in that direction together, as shapers count."""
+    wire_bps: float
+    """The same on the underlay, for full frames with what VXLAN adds."""
+    packet_bytes: int
+    """The longest IP packet."""
+    least_delay_s: float
+    """Of these links, one way; what the underlay adds to it must be small."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Where everything is."""
+
+    machines: tuple[Machine, ...]
+    tunnels: tuple[Tunnel, ...]
+    needs: tuple[Need, ...]
+    """By direction between machines."""
+
+    def machine_of(self, node: str) -> Machine:
+        """The machine that has the node."""
+        return next(machine for machine in self.machines if node in machine.nodes)
+
+    def vxlan(self, tunnel: Tunnel, port: Port, run_id: str) -> Vxlan:
+        """The device at one end of a link, in that run: runs at the same time have networks of their own, and where
+        two have the same one the kernel refuses the second."""
+        own, other = tunnel.machines if port == tunnel.first else tunnel.machines[::-1]
+        addresses = {machine.name: machine.address for machine in self.machines}
+        run = crc32(run_id.encode()) % (1 << (VNI_BITS - LINK_BITS))
+        return Vxlan(
+            interface=port.interface,
+            mac=port.mac,
+            vni=(run << LINK_BITS) + tunnel.index + 1,
+            local=addresses[own],
+            remote=addresses[other],
+        )
+
+    def crosses(self, hop: Hop) -> bool:
+        """Whether its two nodes are on different machines."""
+        return self.machine_of(hop[0]) != self.machine_of(hop[1])
+
+    def devices(self, run_id: str) -> Iterator[tuple[Port, Vxlan]]:
+        """Every end of every link between machines."""
+        for tunnel in self.tunnels:
+            for port in (tunnel.first, tunnel.second):
+                yield port, self.vxlan(tunnel, port, run_id)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "machines": [asdict(machine) for machine in self.machines],
+            "links_between": [f"{tunnel.first.node}-{tunnel.second.node}" for tunnel in self.tunnels],
+            "underlay": [asdict(need) for need in self.needs],
+        }
+
+
+def spread_over(plan: "Plan", requested: Machines) -> "Plan":
+    """The plan with its nodes on these machines. Raises SpecError for a node that is on none or on both, and for what
+    cannot be had across machines."""
+    if unsupported := list(_unsupported(plan)):
+        raise SpecError("\n".join(unsupported))
+    machines = _placed(requested, [node.name for node in plan.nodes])
+    home = {node: machine.name for machine in machines for node in machine.nodes}
+    tunnels = tuple(
+        Tunnel(index=index, first=first, second=second, machines=(home[first.node], home[second.node]))
+        for index, (first, second) in enumerate(plan.links)
+        if home[first.node] != home[second.node]
+    )
+    if not tunnels:
+        raise SpecError(
+            "machines: no link is between the two: give both machines nodes that are linked to each other, or leave "
+            "--machines out"
+        )
+    if len(plan.links) >= 1 << LINK_BITS:
+        raise SpecError(f"machines: {len(plan.links)} links; allowed with --machines: {(1 << LINK_BITS) - 1}")
+    crossing = [each for each in plan.real().directions if home[each.sender.node] != home[each.receiver.node]]
+    if unshaped := sorted({each.link for each in crossing if each.requested.unshaped}):
+        raise SpecError(
+            f"machines: {unshaped[0]} has no rate, because its ends are in one host: put both on the same machine"
+        )
+    needs = tuple(
+        _need(source.name, target.name, [each for each in crossing if home[each.sender.node] == source.name], plan)
+        for source, target in (machines, machines[::-1])
+    )
+    return replace(plan, spread=Spread(machines=machines, tunnels=tunnels, needs=needs))
+
+
+def _placed(requested: Machines, nodes: Sequence[str]) -> tuple[Machine, ...]:
+    found: dict[str, list[str]] = {name: [] for name in requested.machines}
+    for name, machine in requested.machines.items():
+        for pattern in machine.nodes:
+            named = [node for node in nodes if fnmatchcase(node, pattern)]
+            if not named:
+                raise SpecError(
+                    f"machines.{name}.nodes: {pattern!r} names no node of the plan; there are {', '.join(nodes)}"
+                )
+            found[name] += [node for node in named if node not in found[name]]
+    for node in nodes:
+        where = [name for name, named in found.items() if node in named]
+        if len(where) != 1:
+            what = f"is on both {' and '.join(where)}" if where else "is on no machine"
+            raise SpecError(f"machines: {node} {what}; each node is on exactly one")
+    return tuple(
+        Machine(
+            name=name,
+            address=str(machine.address),
+            namespace=None if machine.namespace is None else str(machine.namespace),
+            nodes=tuple(node for node in nodes if node in found[name]),
+        )
+        for name, machine in requested.machines.items()
+    )
+
+
+def _need(source: str, target: str, directions: "Sequence[Direction]", plan: "Plan") -> Need:
+    rate_bps = sum(each.rate_bps for each in directions)
+    frame_bytes = plan.experiment.mtu + ETHERNET_HEADER_BYTES
+    return Need(
+        source=source,
+        target=target,
+        num_links=len(directions),
+        rate_bps=rate_bps,
+        wire_bps=rate_bps * (frame_bytes + OVERHEAD_BYTES) / frame_bytes,
+        packet_bytes=plan.experiment.mtu + OVERHEAD_BYTES,
+        least_delay_s=min(each.delay_s for each in directions),
+    )
+
+
+def _unsupported(plan: "Plan") -> Iterator[str]:
+    """What the spec asks for that has not been made to work across machines, with the field."""
+    experiment = plan.experiment
+    wrong: Mapping[str, tuple[bool, str]] = {
+        f"runtime: {experiment.runtime.kind}": (
+            not experiment.runtime.enters_hosts,
+            "namespace: containers are one Docker daemon's, on one machine",
+        ),
+        f"switch: {experiment.switch.kind}": (not experiment.switch.routes, "routed"),
+        f"collective: {experiment.collective.kind}": (
+            bool(plan.aggregators),
+            "a collective without an aggregating switch",
+        ),
+        f"stack: {experiment.stack.kind if experiment.stack else None}": (
+            experiment.stack is not None and experiment.stack.enters_namespaces,
+            "a stack whose ranks the testbed starts",
+        ),
+        f"workload: {experiment.workload.kind}": (
+            experiment.workload.command is not None,
+            "a workload of the testbed's own",
+        ),
+        f"link.backend: {plan.delay_backend}": (
+            plan.delay_backend is not None and plan.delay_backend not in _DELAY_BACKENDS,
+            f"{', '.join(_DELAY_BACKENDS)}, or links without delay, jitter and loss",
+        ),
+        "background": (bool(plan.background), "none"),
+        "storage": (plan.storage is not None, "none"),
+        "changes": (
+            bool(experiment.changes),
+            "none: what the underlay must carry is measured for the rates at the start",
+        ),
+    }
+    for field, (is_wrong, allowed) in wrong.items():
+        if is_wrong:
+            yield f"{field} cannot be had on two machines yet; allowed with --machines: {allowed}"

@@ -1,0 +1,163 @@
+"""What a sweep begins with: the plan of every point, and the results that it has already.
+
+Records are what is true: which runs a point has is found by reading them. Which of these stand for a run follows from
+their verdicts and from where they were made, never from what they measured.
+"""
+
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from testbed.errors import MissingRequirementError, SpecError
+from testbed.experiment.sweep import PointErrors, Sweep
+from testbed.machine.codec_cost import contending_codec_times
+from testbed.machine.doctor import plan_here, require
+from testbed.machine.fit import expected_error
+from testbed.plan.plan import Plan
+from testbed.record.reader import results_of
+from testbed.record.summary import Outcome, Summary
+from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
+from testbed.runner.attempts import Attempts, Entry, attempt_texts
+from testbed.store.documents import origin_here
+from testbed.store.reuse import Reuse, unlike
+from testbed.theory.predict import predict_run
+
+STANDING: Final[tuple[Outcome, ...]] = ("valid", "degraded")
+"""Outcomes of runs whose numbers stand."""
+
+
+def plan_points(sweep: Sweep) -> list[Plan]:
+    """The plan of every point. Raises SpecError for all that cannot be right, with the settings that ask it, and
+    MissingRequirementError for the first that this machine cannot."""
+    plans, errors = [], PointErrors()
+    for point in sweep.points:
+        try:
+            plans.append(plan_here(point.experiment))
+        except SpecError as error:
+            errors.add(point.settings, error)
+        except MissingRequirementError as error:
+            raise MissingRequirementError(f"{error}\n[{point.text}]") from None
+    errors.raise_if_any()
+    return plans
+
+
+def require_points(sweep: Sweep, plans: Sequence[Plan]) -> None:
+    """Raises SpecError or MissingRequirementError for what a point needs and cannot have, before the first one runs."""
+    from testbed.runner.run import require_iterations  # planning needs nothing of what runs need
+
+    errors = PointErrors()
+    for point in sweep.points:
+        try:
+            require_iterations(point.experiment)
+        except SpecError as error:
+            errors.add(point.settings, error)
+    errors.raise_if_any()
+    for point, plan in zip(sweep.points, plans, strict=True):
+        try:
+            require(plan)
+        except MissingRequirementError as error:
+            raise MissingRequirementError(f"{error}\n[{point.text}]") from None
+
+
+def found(
+    sweep: Sweep,
+    plans: Sequence[Plan],
+    *,
+    output: Path,
+    reuse: Reuse = "same",
+    num_retries: int = 0,
+    outcomes: Container[Outcome] = STANDING,
+) -> Comparison:
+    """The sweep with the results of such outcomes that its points have below `output` and that may be reused.
+
+    A sweep that was interrupted goes on: its invalid runs count as tried, and with `reuse` none its results are kept.
+    Raises SpecError where sweep.json cannot be read.
+    """
+    directory = output / f"{sweep.name}-sweep-{sweep.sha256()[:8]}"
+    known = Attempts.load(directory)  # first: whoever changes results from here on has changed its numbers
+    before, here, attempts = unfinished(directory), origin_here(), known.entries
+    elsewhere = {entry.record: entry for entry in attempts if entry.machine and entry.record}
+    goes_on = before is not None and (before.reuse == "none") == (reuse == "none")
+    since = before.begun_at if before and goes_on else datetime.now(UTC).isoformat(timespec="seconds")
+    points, not_reused, expected = [], Counter[str](), expected_error()
+    texts = {point.experiment.sha256(): point.text for point in sweep.points}
+    for point, plan in zip(sweep.points, plans, strict=True):
+        experiment = point.experiment
+        results = results_of(output, name=experiment.name, spec_sha256=experiment.sha256())
+        others = {result.record: said for result in results if (said := unlike(Path(result.record), here))}
+        alike = [result for result in results if reuse == "any" or result.record not in others]
+        own = [result for result in alike if goes_on and _begun_at(result, elsewhere) >= since]
+        reused = own if reuse == "none" else alike
+        standing = _chosen([result for result in reused if result.outcome in outcomes], sweep.repeat)
+        tried = [result for result in own if result.outcome == "invalid"]
+        runs = sorted([*standing, *tried[: sweep.repeat - len(standing) + num_retries]], key=_made)
+        if reuse == "same" and len(standing) < sweep.repeat:
+            refused = [result for result in results if result.outcome in outcomes and result.record in others]
+            not_reused.update(difference for result in refused for difference in others[result.record])
+        points.append(
+            ComparedPoint(
+                settings=point.settings,
+                spec_sha256=experiment.sha256(),
+                bound_s=plan.prediction.bound_s,
+                schedule_bound_s=plan.prediction.schedule_bound_s,
+                predicted_s=plan.prediction.predicted_s,
+                predicted=predict_run(plan, expected, contending_codec_times(plan, measures=False)),
+                num_requested=sweep.repeat,
+                num_retries=num_retries,
+                runs=tuple(runs),
+                unlike={run.record: others[run.record] for run in runs if run.record in others},
+                machines={
+                    run.record: elsewhere[name].machine for run in runs if (name := Path(run.record).name) in elsewhere
+                },
+            )
+        )
+    return Comparison(
+        name=sweep.name,
+        axes=tuple(axis.paths for axis in sweep.axes),
+        points=tuple(points),
+        directory=directory,
+        procedure=Procedure(
+            order_seed=sweep.order_seed,
+            reuse=reuse,
+            begun_at=since,
+            last_number=known.last,
+            not_reused=dict(not_reused),
+            notes=attempt_texts(attempts, texts, since),
+        ),
+    )
+
+
+def _begun_at(result: Summary, elsewhere: Mapping[str, Entry]) -> str:
+    """By the clock of the sweep's machine."""
+    entry = elsewhere.get(Path(result.record).name)
+    return result.started_at if entry is None else entry.begun_at
+
+
+def _made(result: Summary) -> tuple[str, str]:
+    return result.started_at, result.run_id
+
+
+def _chosen(results: Sequence[Summary], number: int) -> list[Summary]:
+    """So many results, valid ones before degraded ones and the newest of each. By their verdicts, never by what they
+    measured."""
+    return sorted(results, key=lambda result: (result.outcome == "valid", *_made(result)))[-number:]
+
+
+def reuse_texts(comparison: Comparison) -> list[str]:
+    """Which results a sweep begins with, and which it does not."""
+    num_reused = sum(run.outcome in STANDING for point in comparison.points for run in point.runs)
+    texts = [f"{runs_text(num_reused)} with a result reused (--reuse none makes all again)"] if num_reused else []
+    return [
+        *texts,
+        *(
+            f"{number} result{'s' if number != 1 else ''} not reused: {difference} (--reuse any does)"
+            for difference, number in comparison.procedure.not_reused.items()
+        ),
+    ]
+
+
+def runs_text(number: int) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{number} run{'s' if number != 1 else ''}"

@@ -1,0 +1,131 @@
+"""What codecs take of this machine: measured once for a question, and what follows from it for `dilation: auto`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed.machine.codec_cost
+from testbed.errors import MissingRequirementError
+from testbed.experiment.experiment import validate
+from testbed.machine.budget import keep
+from testbed.machine.codec_cost import CODEC_SHARE, CodecLoad, codec_load, codec_times, contending_codec_times
+from testbed.machine.doctor import plan_in_theory
+from testbed.plan.plan import Plan, make_plan
+from tests.facts import BUDGET
+
+WORKLOAD = {"kind": "synthetic", "layers": ["400KB", "800KB"], "forward": "10ms", "backward": "20ms"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "ina-testbed" / "codecs.json"
+
+
+def planned(**keys: Any) -> Plan:
+    spec = {"name": "t", "workers": 4, "workload": WORKLOAD, "fusion": "layers", "compression": "top_k", **keys}
+    return make_plan(validate(spec))
+
+
+def test_a_codec_is_measured_once_for_a_question(cache: Path) -> None:
+    plan = planned()
+    times = codec_times(plan)
+    assert len(times) == len(plan.buckets) == 2
+    written = cache.read_text()
+    assert codec_times(plan) == times
+    assert cache.read_text() == written
+    for other in (planned(workers=3), planned(compression="signsgd"), planned(fusion={"bytes": "10MB"})):
+        codec_times(other)
+    kept = json.loads(cache.read_text())["codecs"]
+    assert len(kept) == 4
+    assert codec_times(plan) == times, "what was measured before is kept beside"
+    # Links and time have nothing to do with it.
+    assert codec_times(planned(link={"rate": "10gbit"}, dilation=4)) == times
+
+
+@pytest.mark.parametrize("spoilt", ["{", "{}", '{"machine": "another", "codecs": {}}', "[1]"])
+def test_what_is_not_whole_or_of_another_machine_is_measured_again(cache: Path, spoilt: str) -> None:
+    codec_times(planned())
+    cache.write_text(spoilt)
+    codec_times(planned())
+    assert len(json.loads(cache.read_text())["codecs"]) == 1
+
+
+def test_other_code_is_another_machine(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codec_times(planned())
+    before = json.loads(cache.read_text())["machine"]
+    monkeypatch.setattr(testbed.machine.codec_cost, "_version", lambda package: f"{package} 99")
+    assert contending_codec_times(planned(), measures=False) is None
+    codec_times(planned())
+    assert json.loads(cache.read_text())["machine"] != before
+
+
+def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
+    cache.parent.write_text("a file where a folder is wanted")
+    with pytest.raises(MissingRequirementError, match=r"cannot write .*codecs\.json.*XDG_CACHE_HOME"):
+        codec_times(planned())
+
+
+def test_nothing_is_measured_that_nobody_needs(cache: Path) -> None:
+    assert codec_load(planned(compression="none"), num_cores=2) is None
+    assert codec_load(planned(), num_cores=4) is None, "each worker has a core"
+    assert contending_codec_times(planned(compression="none")) is None
+    assert contending_codec_times(planned(), measures=False) is None
+    plan_in_theory(planned().experiment)  # dilation: 1
+    assert not cache.exists()
+
+
+def test_codecs_that_share_cores_take_turns_and_slower_time_makes_them_quick() -> None:
+    alone = codec_times(planned())
+    shared = contending_codec_times(planned(), num_cores=2)
+    enough = contending_codec_times(planned(), num_cores=8)
+    dilated = contending_codec_times(planned(dilation=10), num_cores=2)
+    assert shared is not None
+    assert dilated is not None
+    assert enough == alone
+    assert shared[0].encode_s == pytest.approx(2 * alone[0].encode_s)
+    assert dilated[1].decode_s == pytest.approx(shared[1].decode_s / 10)
+
+
+def test_the_load_is_of_all_workers_and_the_least_iteration() -> None:
+    load = codec_load(planned(link={"rate": "10gbit"}), num_cores=2)
+    assert load is not None
+    assert load.cpu_s == pytest.approx(sum(map(sum, codec_times(planned()))))
+    assert load.least_s == pytest.approx(0.03), "computing"
+    slow = codec_load(planned(link={"rate": "1mbit"}), num_cores=2)
+    assert slow is not None
+    assert slow.least_s > 0.03, "what links need"
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "dilation"),
+    [(0.0, 1), (5.2, 1), (5.3, 2), (10.4, 2), (15.8, 4), (27.1, 6), (150.0, 29)],
+)
+def test_time_runs_slower_until_codecs_take_their_share(cpu_ms: float, dilation: int) -> None:
+    """Four workers on two cores, 300 ms: 5.25 ms of each worker's codec are 3.5 % of both cores."""
+    load = CodecLoad(cpu_s=1e-3 * cpu_ms, num_workers=4, num_cores=2, least_s=0.3)
+    assert load.least_dilation == dilation
+    assert load.share / dilation <= CODEC_SHARE
+    assert str(load) == f"codecs of 4 workers take {100 * load.share:.0f} % of 2 cores"
+
+
+def test_auto_is_larger_with_a_codec_than_without() -> None:
+    """A real measurement: two workers or more on each core, whose codecs look through 2 MB in every 100 ms."""
+    keep(BUDGET)
+    cores = len(os.sched_getaffinity(0))
+    spec = {
+        "name": "t",
+        "workers": max(4, 2 * cores),
+        "link": {"rate": "100mbit"},
+        "workload": {"kind": "synthetic", "layers": ["2MB"], "forward": "50ms", "backward": "50ms"},
+        "dilation": "auto",
+    }
+    plain = plan_in_theory(validate(spec))
+    compressed = plan_in_theory(validate({**spec, "compression": {"kind": "top_k", "ratio": 0.001}}))
+    assert compressed.clock.dilation > plain.clock.dilation
+    assert f"codecs of {spec['workers']} workers take" in (compressed.dilation_text or "")
+    assert "of them" in (compressed.dilation_text or "")
+    assert "codecs" not in (plain.dilation_text or "")

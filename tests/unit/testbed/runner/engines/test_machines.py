@@ -1,0 +1,215 @@
+"""What becomes of attempts on machines that fall silent, fail or are refused: each is heard of, whatever happens."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed.errors import MissingRequirementError
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.sweep import expand
+from testbed.runner.engines._lease import Fence, RefusedError, Timing
+from testbed.runner.engines._machines import Machines
+from testbed.runner.engines._slot import Description, Request, Status, describe_here
+from testbed.runner.engines.base import Attempt, Event, Finished, Gone, Late, Lost, Ready, Session
+from tests.fake_ray import FakeRay, Node
+
+TIMING = Timing(lease_s=0.4, grace_s=0.2, margin_s=0.2, poll_s=0.01)
+EXPERIMENT: Experiment = expand({"name": "x"}).points[0].experiment
+Open = Callable[..., Machines]
+
+
+class ScriptedSlot:
+    """Holds its machine as a real one does; what it says of runs is the test's."""
+
+    described: Description = describe_here()
+
+    def __init__(self, node: Node, says: Callable[[int], Status | Exception]) -> None:
+        self._fence = Fence(TIMING.lease_s)
+        self._says = says
+        self._number = 0
+        self.node = node
+
+    def claim(self, owner: str, session: int, given_up: int = 0) -> Description:
+        self._fence.claim(owner, session, time.monotonic(), given_up=given_up)
+        return self.described
+
+    def start(self, session: int, request: Request) -> None:
+        self._fence.begin(session, request.number, time.monotonic())
+        self._number = request.number
+
+    def hold(self, session: int) -> None:
+        self._fence.renew(session, time.monotonic())
+
+    def poll(self, session: int) -> Status:
+        self._fence.renew(session, time.monotonic())
+        said = self._says(self._number)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def release(self, session: int) -> None:
+        if session != self._fence.session:
+            raise RefusedError("it is another one's")
+        self._fence.release()
+
+
+def goes_on(number: int) -> Status:
+    return Status(number=number, exit_code=None, has_record=False, said="")
+
+
+def fails(number: int) -> Status:
+    return Status(number=number, exit_code=1, has_record=False, said="it burnt")
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Opens machines for a sweep; silent ones answer again before anybody waits for them at the end."""
+    with ExitStack() as stack:
+
+        def open_(ray: FakeRay, *, number: int = 1, identity: str = "a") -> Machines:
+            session = Session(
+                directory=tmp_path,
+                number=number,
+                identity=identity,
+                abandoned=(),
+                run=lambda _: pytest.fail("not here"),
+                arguments=(),
+                console=Console(file=StringIO()),
+            )
+            made = stack.enter_context(Machines(ray, session, timing=TIMING))
+            for node in ray.machines.values():
+                stack.callback(node.answers.set)
+            return made
+
+        yield open_
+
+
+def cluster(*names: str, says: Callable[[int], Status | Exception] = goes_on) -> FakeRay:
+    return FakeRay({f"id-{name}": Node(name) for name in names}, lambda node: ScriptedSlot(node, says))
+
+
+def heard(machines: Machines, *kinds: type[Event]) -> list[Event]:
+    """Events until one of each of these kinds has come; a sweep that hears nothing would wait for ever."""
+    found: list[Event] = []
+    over = threading.Event()
+
+    def listen() -> None:
+        while not all(any(isinstance(event, kind) for event in found) for kind in kinds):
+            found.append(machines.next_event())
+        over.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    assert over.wait(10), f"only {found}"
+    return found
+
+
+def attempt(machine: str, number: int = 2) -> Attempt:
+    return Attempt(number=number, position=0, machine=machine)
+
+
+def test_an_attempt_that_ends_in_what_nobody_has_foreseen_is_lost_and_not_waited_for(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machines = opened(cluster("a", "b"))
+    gone = tmp_path / "removed"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()  # what a run is requested with cannot be said any more
+    machines.start(attempt("a"), EXPERIMENT)
+    found = heard(machines, Lost, Gone)
+    lost = next(event for event in found if isinstance(event, Lost))
+    assert lost.number == 2
+    assert "FileNotFoundError" in lost.reason
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_job_given_to_a_machine_that_has_just_fallen_silent_is_lost_although_the_machine_may_return(
+    opened: Open,
+) -> None:
+    ray = cluster("a", "b")
+    machines = opened(ray)
+    heard(machines, Ready)
+    ray.machines["id-a"].answers.clear()
+    time.sleep(TIMING.lease_s / 2)  # its thread asks whether it is there, and hears nothing
+    machines.start(attempt("a"), EXPERIMENT)
+    found = heard(machines, Lost, Gone)
+    gone = next(event for event in found if isinstance(event, Gone))
+    assert gone.may_return
+    assert [event.number for event in found if isinstance(event, Lost)] == [2]
+    ray.machines["id-a"].answers.set()
+    assert [event.machine for event in heard(machines, Ready) if isinstance(event, Ready)] == ["a"]
+
+
+def test_every_machine_has_answered_before_the_sweep_begins_and_what_came_first_is_said_first(opened: Open) -> None:
+    """A machine is ready and falls silent before the last one has answered at all."""
+    ray = cluster("a", "b")
+    ray.machines["id-b"].answers.clear()
+
+    def later() -> None:
+        time.sleep(TIMING.lease_s / 2)
+        ray.machines["id-a"].answers.clear()
+        time.sleep(TIMING.over_s + TIMING.lease_s)
+        ray.machines["id-b"].answers.set()
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    machines = opened(ray)
+    assert ray.machines["id-b"].answers.is_set(), "it did not wait for every machine"
+    thread.join()
+    of_a = [event for event in heard(machines, Gone, Ready) if isinstance(event, Ready | Gone) and event.machine == "a"]
+    assert [type(event) for event in of_a][:2] == [Ready, Gone]
+
+
+def test_a_silent_machine_loses_its_attempt_once_nothing_runs_there_and_is_late_when_it_returns(opened: Open) -> None:
+    ray = cluster("a")
+    machines = opened(ray)
+    machines.start(attempt("a"), EXPERIMENT)
+    time.sleep(5 * TIMING.poll_s)
+    ray.machines["id-a"].answers.clear()
+    silent_s = time.monotonic()
+    found = heard(machines, Lost, Gone)
+    assert time.monotonic() - silent_s > TIMING.lease_s + TIMING.grace_s
+    assert [event.number for event in found if isinstance(event, Lost)] == [2]
+    ray.machines["id-a"].answers.set()
+    found = heard(machines, Late, Ready)
+    assert [event.number for event in found if isinstance(event, Late)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        (fails, "its run left no record (exit code 1: it burnt)"),
+        (lambda _: RefusedError("the lease ended"), "the lease ended"),
+        (lambda _: OSError("the disk is full"), "its slot failed: OSError: the disk is full"),
+    ],
+)
+def test_every_attempt_that_comes_to_nothing_is_lost_once_and_its_machine_is_ready_again(
+    opened: Open, says: Callable[[int], Status | Exception], reason: str
+) -> None:
+    machines = opened(cluster("a", says=says))
+    heard(machines, Ready)
+    for number in (2, 3):
+        machines.start(attempt("a", number), EXPERIMENT)
+        found = heard(machines, Lost, Ready)
+        assert [(event.number, event.reason) for event in found if isinstance(event, Lost)] == [(number, reason)]
+        assert not [event for event in found if isinstance(event, Finished)]
+
+
+def test_a_sweep_in_a_directory_of_the_same_name_elsewhere_does_not_take_the_slot(opened: Open) -> None:
+    ray = cluster("a")
+    machines = opened(ray, number=3)
+    machines.start(attempt("a", 4), EXPERIMENT)
+    heard(machines, Ready)
+    other = opened(ray, number=9, identity="b")
+    (gone,) = heard(other, Gone)
+    assert isinstance(gone, Gone)
+    assert re.fullmatch(r"another sweep has the slot: .* \(a\)", gone.reason)
+    with pytest.raises(MissingRequirementError, match="no machine of the Ray cluster can be used"):
+        other.next_event()
