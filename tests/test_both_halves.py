@@ -22,9 +22,9 @@ def until(path):
 ENDS_BY_A_SIGNAL: Final = """
 import os, pathlib, sys, time
 number, path = 0, pathlib.Path(sys.argv[1])
-path.with_suffix(".begun").touch()
 while number == 0 or time.monotonic() < number:
     try:
+        path.with_suffix(".begun").touch()
         time.sleep(0.05)
     except KeyboardInterrupt:
         os.write(1, f"{path.stem} heard of it\\n".encode())
@@ -34,8 +34,8 @@ while number == 0 or time.monotonic() < number:
 
 HEARS: Final = f"""{WAITS}
 path = pathlib.Path(sys.argv[1])
-path.with_suffix(".begun").touch()
 try:
+    path.with_suffix(".begun").touch()
     until(path.with_suffix(".never"))
 except KeyboardInterrupt:
     path.with_suffix(".heard").touch()

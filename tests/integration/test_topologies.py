@@ -48,6 +48,8 @@ NUM_FLOWS = 16
 """Per pair: enough that a broken one of two equal paths would be met."""
 NUM_BYTES = 100_000
 """From worker to worker: less than a socket's buffer holds, so that all may send before any receives."""
+LARGE_WINDOW = 4 << 20
+"""Of a stream whose window is to end where the links do: the kernel's own choice is smaller while the cores are busy."""
 TTL = 64
 IP_RECVTTL = 12
 """linux/in.h; Python has no name for it."""
@@ -140,8 +142,10 @@ def waiting_bytes(deployment: Deployment) -> int:
     with ExitStack() as stack:
         with deployment.hosts["w1"].entered():
             listener = stack.enter_context(socket.create_server((addresses[1], 0)))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGE_WINDOW)
         with deployment.hosts["w0"].entered():
             sender = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=10))
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGE_WINDOW)
         receiver = stack.enter_context(listener.accept()[0])
         sender.setblocking(False)
         receiver.setblocking(False)
