@@ -7,6 +7,7 @@ extras of the package, and is imported by `run` and `sweep` alone.
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,7 +21,7 @@ from testbed.calibration.cache import Mode
 from testbed.errors import ResultWarning, RunFailedError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.machine.codec_cost import contending_codec_times
-from testbed.machine.doctor import plan_in_theory, require_packages
+from testbed.machine.doctor import plan_in_theory, plan_to_run, require_packages
 from testbed.machine.fit import expected_error
 from testbed.record.summary import Summary
 from testbed.report.terminal.summary import LiveProgress
@@ -103,10 +104,10 @@ def sweep(
     from testbed.runner.sweep import run_sweep
     from testbed.runner.sweep_points import found, plan_points, require_points
 
-    plans = plan_points(swept)
+    console = _console(quiet)
+    plans = plan_points(swept, partial(plan_to_run, say=console.print))
     comparison = found(swept, plans, output=Path(output), reuse=reuse, num_retries=retries)
     require_points(swept, plans)
-    console = _console(quiet)
     run_one = _runner(console, on_progress, output=output, calibrate=calibrate)
     with interruptible():
         comparison = run_sweep(comparison, [point.experiment for point in swept.points], run=run_one, console=console)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from testbed.calibration.cache import Mode
 from testbed.commands.options import EPILOG, Calibrate, Json, Output, Reused, Verbose, emit, set_up_logging
-from testbed.commands.running import runner
+from testbed.commands.running import planner, runner
 from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
@@ -55,6 +55,7 @@ def reproduce(
       testbed reproduce all --quick --json
     """
     from testbed.experiment.papers import shipped_papers
+    from testbed.machine.doctor import plan_here
     from testbed.report.claims.page import write_claims, write_index
     from testbed.report.claims.table import claims_json
     from testbed.report.claims.terminal import render_claims
@@ -67,10 +68,12 @@ def reproduce(
             standard_output().print(f"[bold]{paper.name}[/]  {paper.authors}: {paper.title}", highlight=False)
         return
     # What stands is judged; what is only degraded is tried again.
-    reproductions = prepare(what, quick=quick, output=output, reuse=reuse, outcomes=STANDING if dry_run else VALID)
+    errors = Console(stderr=True, quiet=as_json)
+    plan = plan_here if dry_run else planner(errors)
+    outcomes = STANDING if dry_run else VALID
+    reproductions = prepare(what, quick=quick, output=output, reuse=reuse, outcomes=outcomes, plan=plan)
     if not dry_run:
         require(reproductions)
-    errors = Console(stderr=True, quiet=as_json)
     folder = output / "claims"
 
     run_one = runner(errors, output=output, calibration_mode=calibration)

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from testbed.experiment.experiment import Experiment
     from testbed.live.feed import Feed
+    from testbed.machine.doctor import Planner
     from testbed.record.summary import Summary
     from testbed.report.terminal.summary import LiveProgress
     from testbed.runner.run import CaptureRequest
@@ -271,6 +273,13 @@ def runner(
     return run_one
 
 
+def planner(console: Console) -> "Planner":
+    """Plans what is about to run, and says on the console if it measures this machine first."""
+    from testbed.machine.doctor import plan_to_run
+
+    return partial(plan_to_run, say=partial(console.print, highlight=False, soft_wrap=True))
+
+
 def _import_early(experiment: "Experiment") -> None:
     """What workers need takes seconds to import: it begins before this process has imported what runs an experiment."""
     from testbed.hosts.fork_client import preload
@@ -390,11 +399,13 @@ def sweep(
         )
     if chosen.runs_here and not dry_run:
         _import_early(swept.points[0].experiment)
+    from testbed.machine.doctor import plan_here
     from testbed.report.comparison.comparison import render_comparison, render_points
     from testbed.runner.sweep import exit_code, run_sweep
     from testbed.runner.sweep_points import found, plan_points, require_points, reuse_texts
 
-    plans = plan_points(swept)
+    errors = Console(stderr=True, quiet=as_json)
+    plans = plan_points(swept, plan_here if dry_run else planner(errors))
     if unsupported := chosen.unsupported(plans):
         raise SpecError("\n".join(unsupported))
     comparison = found(swept, plans, output=output, reuse=reuse, num_retries=retries)
@@ -407,7 +418,6 @@ def sweep(
                 standard_output().print(line, highlight=False)
         return
     require_points(swept, plans)
-    errors = Console(stderr=True, quiet=as_json)
 
     points = {id(point.experiment): point.text for point in swept.points}
     with live_feed(live, live_port, live_address) as feed:
@@ -475,7 +485,7 @@ def validate_dilation(
         errors.print(f"dilation {point.dilation:g}", highlight=False)
         return run_point(point)
 
-    found = validate_at_dilations(experiment, repeat=repeat, run=run_one, tolerance=tolerance)
+    found = validate_at_dilations(experiment, repeat=repeat, run=run_one, tolerance=tolerance, plan=planner(errors))
     if as_json:
         emit(found.to_json())
     else:

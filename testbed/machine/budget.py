@@ -71,6 +71,10 @@ class Budget:
         return self.mtu_bps if packet_bytes <= MTU else self.superframe_bps
 
 
+class UnknownBudgetError(MissingRequirementError):
+    """Nobody has measured what this machine carries."""
+
+
 def keep(budget: Budget) -> None:
     """In the user's cache, for :func:`known_budget`. Raises MissingRequirementError."""
     path = cache_directory() / _FILE
@@ -190,7 +194,7 @@ def chosen_dilation(
     the greatest dilation; SpecError where the spec can be planned at none.
     """
     if budget is None:
-        raise MissingRequirementError(
+        raise UnknownBudgetError(
             "dilation: auto goes by what this machine carries, which is not known: run `sudo testbed doctor` once, on "
             "an idle machine (it takes some seconds), or say the factor: --set dilation=50"
         )

@@ -48,6 +48,8 @@ _DESCRIPTORS_PER_WORKER: Final = 64
 """... and of each worker: its node's and switch port's, its process', and in the worker its peers' connections."""
 
 Severity = Literal["needed", "optional"]
+Planner = Callable[[Experiment], Plan]
+"""Plans a spec on this machine; raises SpecError and MissingRequirementError."""
 APT_PACKAGES: Final = {
     "mnexec": "mininet",
     # Mininet refuses to start without it, and ends the process.
@@ -413,6 +415,25 @@ def measure(*, on_step: Callable[[str], None]) -> "Budget":
     budget = measure_budget({name: missing_for_backend(name) for name in delay_backends()}, on_step=on_step)
     keep(budget)
     return budget
+
+
+def plan_to_run(experiment: Experiment, *, say: Callable[[str], None]) -> Plan:
+    """The plan of :func:`plan_here`. Where that goes by what this machine carries and nobody has measured it, root
+    measures first, and says so. Raises what :func:`plan_here` does."""
+    from testbed.machine.budget import UnknownBudgetError
+
+    try:
+        return plan_here(experiment)
+    except UnknownBudgetError:
+        if os.geteuid() != 0:
+            raise
+    say("measuring what this machine carries, once: `dilation: auto` goes by it ...")
+    budget = measure(on_step=lambda _: None)
+    say(
+        f"measured: {budget.superframe_bps / 1e9:.3g} Gbit/s; other programs used {budget.busy_share:.0%} of the cores "
+        "(`testbed doctor` measures again)"
+    )
+    return plan_here(experiment)
 
 
 def require_delay(plan: Plan) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from testbed.errors import SpecError
 from testbed.experiment.clock import MAX_DILATION
 from testbed.experiment.experiment import Experiment
-from testbed.machine.doctor import plan_here
+from testbed.machine.doctor import Planner, plan_here
 from testbed.record.summary import Summary
 from testbed.runner.run import require_iterations
 from testbed.verdict.dilation import FACTORS, MEASURES, TOLERANCE, Agreement, Comparison, compare, overall
@@ -55,7 +55,7 @@ class Validation:
         }
 
 
-def at_dilations(experiment: Experiment) -> list[Experiment]:
+def at_dilations(experiment: Experiment, plan: Planner = plan_here) -> list[Experiment]:
     """The spec at its own dilation, or what `auto` is here, and at twice and four times as much.
 
     Raises SpecError for a spec that cannot be had in slower time, and MissingRequirementError as a plan does.
@@ -63,7 +63,7 @@ def at_dilations(experiment: Experiment) -> list[Experiment]:
     require_iterations(experiment)
     if undilatable := experiment.undilatable():
         raise SpecError("\n".join(undilatable))
-    least = plan_here(experiment).clock.dilation
+    least = plan(experiment).clock.dilation
     if least * max(FACTORS) > MAX_DILATION:
         raise SpecError(
             f"dilation: {least:g} is to be compared with {least * max(FACTORS):g}, and the greatest is "
@@ -71,13 +71,15 @@ def at_dilations(experiment: Experiment) -> list[Experiment]:
         )
     found = [experiment.model_copy(update={"dilation": _plain(least * factor)}) for factor in FACTORS]
     for each in found:
-        plan_here(each)  # whatever is refused is refused before the first runs
+        plan(each)  # whatever is refused is refused before the first runs
     return found
 
 
-def validate_dilation(experiment: Experiment, *, repeat: int, run: RunOne, tolerance: float = TOLERANCE) -> Validation:
+def validate_dilation(
+    experiment: Experiment, *, repeat: int, run: RunOne, tolerance: float = TOLERANCE, plan: Planner = plan_here
+) -> Validation:
     """Run it so often at each dilation, in turns, so that what the machine does meanwhile meets all alike."""
-    points = at_dilations(experiment)
+    points = at_dilations(experiment, plan)
     runs = [run(point) for _ in range(repeat) for point in points]
     dilations = tuple(float(point.dilation) for point in points)
     compared: list[Comparison] = []

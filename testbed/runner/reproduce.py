@@ -14,6 +14,7 @@ from testbed.experiment.claims import Claim, matches
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.papers import FILE, Paper, load_paper, shipped_papers
 from testbed.experiment.sweep import Sweep, load_sweep
+from testbed.machine.doctor import Planner, plan_here
 from testbed.plan.plan import Plan
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
@@ -91,7 +92,13 @@ def papers_called(name: str) -> list[Paper]:
 
 
 def prepare(
-    name: str, *, quick: bool, output: Path, reuse: Reuse = "same", outcomes: Container[Outcome]
+    name: str,
+    *,
+    quick: bool,
+    output: Path,
+    reuse: Reuse = "same",
+    outcomes: Container[Outcome],
+    plan: Planner = plan_here,
 ) -> list[Reproduction]:
     """Everything planned and results of such outcomes that may be reused found below `output`, before anything runs.
 
@@ -103,7 +110,7 @@ def prepare(
         if not sweep.claims:
             raise SpecError(f"{path}: it claims nothing; write `claims`, or use `testbed sweep`")
         _require_meaning(path, sweep.claims, sweep)
-        plans = plan_points(sweep)
+        plans = plan_points(sweep, plan)
         comparison = found(sweep, plans, output=output, reuse=reuse, outcomes=outcomes)
         return Part(path=path, sweep=sweep, plans=plans, comparison=comparison)
 

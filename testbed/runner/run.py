@@ -25,7 +25,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.machines import Machines
 from testbed.live.feed import Feed
 from testbed.machine.codec_cost import contending_codec_times
-from testbed.machine.doctor import plan_here, require
+from testbed.machine.doctor import plan_to_run, require
 from testbed.machine.fit import expected_error
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
 from testbed.measure.run_queue_trace import RunQueueWatch
@@ -98,7 +98,7 @@ def run_experiment(
     Raises SpecError and MissingRequirementError before anything is made, and RunStoppedError when the run ended early.
     """
     require_iterations(experiment)
-    plan = plan_here(experiment)
+    plan = plan_to_run(experiment, say=progress.say)
     if machines is not None:
         plan = spread_over(plan, machines)
     require(plan)

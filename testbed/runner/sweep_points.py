@@ -13,7 +13,7 @@ from typing import Final
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.sweep import PointErrors, Sweep
 from testbed.machine.codec_cost import contending_codec_times
-from testbed.machine.doctor import plan_here, require
+from testbed.machine.doctor import Planner, plan_here, require
 from testbed.machine.fit import expected_error
 from testbed.plan.plan import Plan
 from testbed.record.reader import results_of
@@ -28,13 +28,13 @@ STANDING: Final[tuple[Outcome, ...]] = ("valid", "degraded")
 """Outcomes of runs whose numbers stand."""
 
 
-def plan_points(sweep: Sweep) -> list[Plan]:
+def plan_points(sweep: Sweep, plan: Planner = plan_here) -> list[Plan]:
     """The plan of every point. Raises SpecError for all that cannot be right, with the settings that ask it, and
     MissingRequirementError for the first that this machine cannot."""
     plans, errors = [], PointErrors()
     for point in sweep.points:
         try:
-            plans.append(plan_here(point.experiment))
+            plans.append(plan(point.experiment))
         except SpecError as error:
             errors.add(point.settings, error)
         except MissingRequirementError as error:

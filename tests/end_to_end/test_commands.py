@@ -82,6 +82,10 @@ def test_doctor_measures_what_the_machine_carries_and_plan_compares(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "run `testbed doctor`" in " ".join(started("plan", QUICKSTART).stdout.split())
+    needs_it = started("validate-dilation", QUICKSTART, "--set", "dilation=auto", "--set", "link.rate=800gbit")
+    assert "measured: " in needs_it.stderr, "what is about to run measures by itself, once"
+    assert "the greatest is" in needs_it.stderr
+    assert (tmp_path / "ina-testbed" / "budget.json").exists()
     budget = json.loads(started("doctor", "--json").stdout)["budget"]
     assert 0 < budget["mtu_bps"] < budget["superframe_bps"]
     assert all(0 <= late["mean_s"] <= late["p99_s"] for late in budget["delays"].values())

@@ -8,6 +8,9 @@ import pytest
 from testbed.errors import MissingRequirementError
 from testbed.experiment.experiment import validate
 from testbed.machine import doctor
+from testbed.machine.budget import UnknownBudgetError, keep
+from testbed.machine.doctor import plan_to_run
+from tests.facts import BUDGET
 from transports.errors import UnsupportedError
 
 QUICK = {"name": "t", "channel": {"kind": "tcp", "congestion": "quick"}}
@@ -54,3 +57,19 @@ def test_a_kernel_without_multipath_tcp_is_reported_when_planning(
     monkeypatch.setattr("transports.channels.mptcp.require_mptcp", refuse)
     with pytest.raises(MissingRequirementError, match=r"channel: .*net\.mptcp\.enabled=1"):
         doctor.plan_here(validate({"name": "t", **keys}))
+
+
+def test_what_only_root_can_measure_is_the_error_that_names_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    said: list[str] = []
+    workload = {"kind": "synthetic", "layers": "resnet50", "forward": "63ms", "backward": "65ms"}
+    experiment = validate({"name": "t", "dilation": "auto", "link": {"rate": "100gbit"}, "workload": workload})
+    with pytest.raises(UnknownBudgetError, match="sudo testbed doctor"):
+        plan_to_run(experiment, say=said.append)
+    assert said == []
+    keep(BUDGET)
+    assert plan_to_run(experiment, say=said.append).clock.dilation > 1
+    assert said == []
