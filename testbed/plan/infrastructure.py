@@ -85,7 +85,7 @@ def infragraph(experiment: Experiment) -> Described:
     return Described(
         document={
             "name": re.sub(r"[^a-zA-Z0-9_-]", "-", experiment.name),
-            "description": f"{len(hosts)} hosts on {experiment.topology.kind}; rank i is on the host with number i",
+            "description": f"{len(hosts)} hosts on {experiment.topology.kind}; hosts are in the order of ranks",
             "devices": [*(_host(kind) for kind in kinds), _switch(max(ports.values()))],
             "links": [_link(name, rate_bps, delay_s) for (rate_bps, delay_s), name in links.items()],
             "instances": [
@@ -183,7 +183,7 @@ def _link(name: str, rate_bps: float, delay_s: float) -> dict[str, Any]:
 
 def _left_out(experiment: Experiment, network: Network, specs: Sequence[LinkSpec]) -> Iterator[str]:
     roles = {node.role for node in network.nodes}
-    yield from (f"{text} are not in it" for role, text in _LEFT_OUT.items() if role in roles)
+    yield from (f"left out: {text}" for role, text in _LEFT_OUT.items() if role in roles)
     usual = LinkSpec.model_validate({})
     unsaid = [name for name in _UNSAID if any(getattr(spec, name) != getattr(usual, name) for spec in specs)]
     if unsaid:

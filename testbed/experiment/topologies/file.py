@@ -112,7 +112,8 @@ class File(Topology):
         written = ", ".join(key for key in ("switches", "links") if key in data)
         if written:
             raise ValueError(f"path: {written} can be written here or in the file, not both")
-        return _contents(Path(str(data["path"])))
+        unknown = {key: value for key, value in data.items() if key not in cls.model_fields}
+        return {**unknown, **_contents(Path(str(data["path"])))}
 
     @field_validator("switches")
     @classmethod

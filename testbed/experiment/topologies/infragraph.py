@@ -82,7 +82,8 @@ class InfraGraph(Topology):
         place = data.get("place") or "nic"
         if place not in ("nic", "host"):
             raise ValueError(f"place: {place!r} is not known; allowed: nic, host")
-        return _contents(Path(str(data["path"])), "host" if place == "host" else "nic")
+        unknown = {key: value for key, value in data.items() if key not in cls.model_fields}
+        return {**unknown, **_contents(Path(str(data["path"])), "host" if place == "host" else "nic")}
 
     @field_validator("switches")
     @classmethod

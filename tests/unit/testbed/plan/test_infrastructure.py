@@ -163,8 +163,8 @@ def test_what_the_format_cannot_say_is_said(tmp_path: Path) -> None:
         )
     )
     assert found.left_out == (
-        "the storage node are not in it",
-        "parameter servers are not in it",
+        "left out: the storage node",
+        "left out: parameter servers",
         "the format has no words for jitter, loss of links",
         "links are as they are at the start, without `changes`",
     )

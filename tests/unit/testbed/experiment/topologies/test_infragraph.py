@@ -217,6 +217,11 @@ def test_loops_and_shared_ports_are_said(tmp_path: Path) -> None:
     assert "1 ports are ends of several edges" in notes
 
 
+def test_a_misspelt_option_beside_a_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"topology\.plase: unknown key; allowed: hosts, links, name, notes, path, place"):
+        read(two_leaves(), tmp_path, plase="host")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
