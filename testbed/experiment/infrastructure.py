@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from testbed.experiment.documents import read_document
 from testbed.experiment.explanations import explanations
 
+_MAX_COUNT: Final = 100_000
+"""Copies of a device, and components of one."""
 _SHOWN: Final = 5
 """Errors of a document that has many."""
 _ENDPOINT: Final = re.compile(r"([^\[\].]+)(?:\[((?:-?[0-9]+)?(?::(?:-?[0-9]+)?){0,2})\])?")
@@ -42,7 +44,7 @@ class Component(_Part):
 
     name: Name
     description: str | None = None
-    count: int = Field(ge=1, strict=True)
+    count: int = Field(ge=1, le=_MAX_COUNT, strict=True)
     choice: Literal["custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch"]
     """Its type; `device`: the device of that name."""
     custom: CustomComponent | None = None
@@ -192,7 +194,7 @@ class Instance(_Part):
     name: Name
     description: str | None = None
     device: str
-    count: int = Field(ge=1, strict=True)
+    count: int = Field(ge=1, le=_MAX_COUNT, strict=True)
 
 
 class Infrastructure(_Part):

@@ -123,7 +123,7 @@ class Fabric:
 
     def _links_by_switch(self) -> dict[str, Iterator[LinkOverride]]:
         found: dict[str, list[LinkOverride]] = {switch: [] for switch in self.switches}
-        for switch, settings in zip(self.places, self.place_links, strict=False):
+        for switch, settings in zip(self.places if self.place_links else (), self.place_links, strict=True):
             found[switch].append(settings)
         return {switch: iter(settings) for switch, settings in found.items()}
 

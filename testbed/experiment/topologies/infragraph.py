@@ -315,7 +315,7 @@ def _notes(graph: Expanded, roles: Mapping[str, Role], found: _Sorted, place: Pl
         yield f"no latency is given for {_some(list(without))}: the spec's link.delay is theirs"
     yield "the rates of all workers' and switches' links are the document's: link.rate is of none of them (`links` is)"
     if found.num_loops:
-        yield f"{found.num_loops} links of a device with itself carry nothing and are left out"
+        yield f"{found.num_loops} edges join a device with itself, and are left out like its inside"
     if found.shared:
         yield f"{len(found.shared)} ports are ends of several edges, and each edge is a link of its own"
     left_out = [name for name in copies if roles[name] == "left out"]

@@ -11,6 +11,7 @@ from infragraph.blueprints.fabrics.clos_fat_tree_fabric import ClosFatTreeFabric
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, load, validate
+from testbed.experiment.sweep import load_sweep
 from testbed.experiment.topologies.infragraph import InfraGraph
 from testbed.plan.plan import make_plan
 from testbed.theory.simulation.simulate import scaled, simulate
@@ -152,6 +153,18 @@ def test_what_was_read_is_written_into_the_resolved_spec(tmp_path: Path) -> None
     assert again.topology.assumptions()
 
 
+def test_a_sweep_over_a_rate_that_no_link_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_text(json.dumps(two_leaves()))
+    spec = tmp_path / "spec.yaml"
+    swept = "name: x\ntopology: {kind: infragraph, path: graph.json}\nsweep: {%s: [1gbit, 2gbit]}\n"
+    spec.write_text(swept % "link.rate")
+    with pytest.raises(SpecError, match=r"link\.rate: topology infragraph says the rate of every link"):
+        load_sweep(spec)
+    spec.write_text(swept % "'links.w*-s*.rate'")
+    rates = [next(iter(point.experiment.links.values())).rate_bps for point in load_sweep(spec).points]
+    assert rates == [1e9, 2e9]
+
+
 def test_bad_graphs_name_the_documents_field(tmp_path: Path) -> None:
     def say(document: dict[str, Any], **options: Any) -> str:
         return refused(document, tmp_path, **options)
@@ -213,12 +226,14 @@ def test_loops_and_shared_ports_are_said(tmp_path: Path) -> None:
     document = two_leaves()
     document["edges"].append(edge("spine[0] port[0]", "spine[0] port[2]", "uplink"))
     notes = "\n".join(read(document, tmp_path).assumptions())
-    assert "1 links of a device with itself carry nothing" in notes
+    assert "1 edges join a device with itself, and are left out like its inside" in notes
     assert "1 ports are ends of several edges" in notes
 
 
 def test_a_misspelt_option_beside_a_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"topology\.plase: unknown key; allowed: hosts, links, name, notes, path, place"):
+    with pytest.raises(
+        SpecError, match=r"topology\.plase: unknown key; allowed: hosts, links, name, notes, path, place"
+    ):
         read(two_leaves(), tmp_path, plase="host")
 
 
