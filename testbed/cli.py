@@ -24,6 +24,7 @@ from testbed.commands import (
     running,
     specs,
     theory,
+    topologies,
     traces,
     watching,
 )
@@ -52,6 +53,11 @@ app.add_typer(
 app.add_typer(results.results, name="results", short_help="Many runs: list, query, export, delete.")
 app.add_typer(examples.commands, name="examples", short_help="Specs and scripts to begin with: list and copy.")
 app.add_typer(traces.commands, name="trace", short_help="Traces: look at them, make, import and export them.")
+app.add_typer(
+    topologies.commands,
+    name="topology",
+    short_help="Networks of other simulators: show and export InfraGraph documents.",
+)
 app.add_typer(
     links.commands, name="link", short_help="Show, change, take down and bring up links of a running experiment."
 )

@@ -30,16 +30,22 @@ Numbers = Mapping[str, float | None]
 def planned_numbers(plan: Plan) -> dict[str, float | None]:
     """What is known before a run."""
     experiment = plan.experiment
+    rate_bps = _link_rate_bps(plan)
     return {
         "W": float(experiment.workers),
         "P": float(plan.world.num_servers),
         "S": float(GRADIENT_ELEMENT_BYTES * sum(experiment.workload.parameter_counts())),
-        "B": experiment.link.rate_bps / 8 * goodput_fraction(experiment.mtu),
+        "B": None if rate_bps is None else rate_bps / 8 * goodput_fraction(experiment.mtu),
         "a": plan.latency_s,
-        "R": experiment.link.rate_bps,
+        "R": rate_bps,
         "c": _compression_ratio(plan),
         **_fully_used(plan),
     }
+
+
+def _link_rate_bps(plan: Plan) -> float | None:
+    """Of every worker's link; None where the topology says the rate of each."""
+    return None if plan.experiment.topology.sets_rates else plan.experiment.link.rate_bps
 
 
 def _compression_ratio(plan: Plan) -> float:
@@ -52,9 +58,10 @@ def _fully_used(plan: Plan) -> dict[str, float | None]:
     """What the what-if says, with its own buckets (5 ms, 64 MiB); adding and compressing cost nothing in it."""
     experiment = plan.experiment
     table = experiment.workload.timed_layers()
-    if table is None or not table.compute_s or experiment.workers < 2:
+    rate_bps = _link_rate_bps(plan)
+    if table is None or not table.compute_s or experiment.workers < 2 or rate_bps is None:
         return {"what_if.scaling_factor": None, "what_if.link_share": None}
-    rate_bps, ratio = experiment.link.rate_bps, _compression_ratio(plan)
+    ratio = _compression_ratio(plan)
     network: FullAggregation | FullRing = (
         FullAggregation(rate_bps=rate_bps, compression_ratio=ratio)
         if plan.collective.aggregation is not None

@@ -177,6 +177,7 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
         render_exchanges,
         render_prediction,
     )
+    from testbed.report.terminal.topology import render_assumptions
     from testbed.theory.predict import predict_exchanges, predict_iteration
 
     experiment = load(spec, overrides or [])
@@ -188,6 +189,7 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
             emit(exchanges_json(exchanges, costs, expected))
         else:
             render_exchanges(exchanges, costs, expected, standard_output())
+            render_assumptions(experiment.topology.assumptions(), standard_output())
         return
     plan = plan_in_theory(experiment)
     found = predict_iteration(plan, expected, contending_codec_times(plan))

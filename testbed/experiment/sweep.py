@@ -183,7 +183,9 @@ def expand(data: Mapping[Any, Any]) -> Sweep:
         for path, value in sorted(settings.items(), key=lambda item: item[0].count(".")):
             set_value(changed, path, copy.deepcopy(value))
         try:
-            points.append(Point(settings, validate(changed)))
+            point = Point(settings, validate(changed))
+            _refuse_without_effect(point)
+            points.append(point)
         except SpecError as error:
             errors.add(settings, error)
     errors.raise_if_any()
@@ -191,6 +193,15 @@ def expand(data: Mapping[Any, Any]) -> Sweep:
     name = points[0].experiment.name
     claims = parse_claims(data.get("claims", []))
     return Sweep(name=name, axes=axes, repeat=repeat, order_seed=order_seed, points=tuple(points), claims=claims)
+
+
+def _refuse_without_effect(point: Point) -> None:
+    topology = point.experiment.topology
+    if "link.rate" in point.settings and topology.sets_rates:
+        raise SpecError(
+            f"link.rate: topology {topology.kind} says the rate of every link between its hosts and switches, so that "
+            "it changes nothing; allowed: `links.w*-s*.rate`"
+        )
 
 
 def _whole(data: Mapping[Any, Any], key: str, least: int, most: int) -> int:

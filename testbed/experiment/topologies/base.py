@@ -2,7 +2,7 @@
 them, and the places where hosts may be attached. Which worker takes which place is the placement's to say."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, Self
 
@@ -84,6 +84,9 @@ class Fabric:
     """The links between switches."""
     places: tuple[str, ...]
     """The switch of each place for a host, in order: places next to each other are near each other."""
+    place_links: tuple[LinkOverride, ...] = ()
+    """What the topology itself says of the link of the host on each place; empty: nothing of any. Of several places on
+    a switch hosts take the first ones first."""
 
     def network(
         self,
@@ -108,11 +111,21 @@ class Fabric:
         )
         servers = tuple(Node(name=f"ps{number}", role="server") for number in range(num_servers))
         hosts = (*(shared or workers), *servers)
-        links = (Edge(first=host.name, second=switch) for host, switch in zip(hosts, attached, strict=True))
+        settings = self._links_by_switch()
+        links = (
+            Edge(first=host.name, second=switch, settings=next(settings[switch], LinkOverride()))
+            for host, switch in zip(hosts, attached, strict=True)
+        )
         return Network(
             nodes=(*workers, *servers, *shared, *(Node(name=switch, role="switch") for switch in self.switches)),
             edges=(*intra_host, *links, *self.trunks),
         )
+
+    def _links_by_switch(self) -> dict[str, Iterator[LinkOverride]]:
+        found: dict[str, list[LinkOverride]] = {switch: [] for switch in self.switches}
+        for switch, settings in zip(self.places if self.place_links else (), self.place_links, strict=True):
+            found[switch].append(settings)
+        return {switch: iter(settings) for switch, settings in found.items()}
 
 
 def participant_names(num_workers: int, num_servers: int = 0) -> tuple[str, ...]:
@@ -125,6 +138,8 @@ class Topology(Options):
 
     larger: ClassVar[str] = ""
     """Which options give more places; empty where there are always enough."""
+    sets_rates: ClassVar[bool] = False
+    """Whether it says the rate of every worker's link, so that the spec's `link.rate` is of none."""
 
     def grown(self, num_places: int) -> Self:  # noqa: ARG002 (for those that do not grow with the workers)
         """The same kind of topology with at least so many places, beyond what can be emulated, for models alone."""
@@ -134,6 +149,11 @@ class Topology(Options):
         """Where its switches stand when it is drawn: x to the right and y down, neighbours about 1 apart. Empty: in
         tiers above the hosts."""
         return {}
+
+    def assumptions(self) -> Sequence[str]:
+        """What was taken for what, and what was left out, when somebody else's description became this topology: for
+        whoever reads its numbers."""
+        return ()
 
     @abstractmethod
     def fabric(self, num_workers: int) -> Fabric:

@@ -4,7 +4,7 @@ Either way the resolved spec holds them, so that its hash covers them and a reco
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self
 
@@ -42,6 +42,53 @@ class Trunk(BaseModel):
             raise ValueError("both `rate_factor` and `link.rate` say how fast it is; leave one out")
         return self
 
+    @property
+    def edge(self) -> Edge:
+        """As a network has it."""
+        first, second = self.between
+        return Edge(first=first, second=second, rate_factor=self.rate_factor, settings=self.link)
+
+
+def require_switch_names(names: Iterable[str]) -> None:
+    """Raise ValueError for one that is no switch's."""
+    for name in names:
+        if not _SWITCH.fullmatch(name):
+            raise ValueError(f"{name!r} is no switch's name; allowed: s0, s1, ... s9999")
+
+
+def require_joined(switches: Sequence[str], links: Sequence[Trunk]) -> None:
+    """Raise ValueError where a link joins what is not there or is joined already, or a switch is not reached."""
+    known = set(switches)
+    seen: set[frozenset[str]] = set()
+    for index, link in enumerate(links):
+        for name in link.between:
+            if name not in known:
+                allowed = ", ".join(switches)
+                raise ValueError(f"links.{index}.between: there is no switch {name!r}; allowed: {allowed}")
+        pair = frozenset(link.between)
+        if pair in seen:
+            raise ValueError(
+                f"links.{index}.between: {' and '.join(link.between)} are linked already; allowed: one link "
+                "between two switches (raise its `rate_factor`)"
+            )
+        seen.add(pair)
+    if apart := not_reached(switches, [link.between for link in links]):
+        raise ValueError(f"links: no path leads from {switches[0]} to {', '.join(apart)}")
+
+
+def not_reached(switches: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Switches without a path to the first one."""
+    neighbours: dict[str, list[str]] = {name: [] for name in switches}
+    for first, second in pairs:
+        neighbours[first].append(second)
+        neighbours[second].append(first)
+    reached, waiting = {switches[0]}, [switches[0]]
+    while waiting:
+        found = [name for name in neighbours[waiting.pop()] if name not in reached]
+        reached.update(found)
+        waiting += found
+    return [name for name in switches if name not in reached]
+
 
 @TOPOLOGIES.register
 class File(Topology):
@@ -65,56 +112,25 @@ class File(Topology):
         written = ", ".join(key for key in ("switches", "links") if key in data)
         if written:
             raise ValueError(f"path: {written} can be written here or in the file, not both")
-        return _contents(Path(str(data["path"])))
+        unknown = {key: value for key, value in data.items() if key not in cls.model_fields}
+        return {**unknown, **_contents(Path(str(data["path"])))}
 
     @field_validator("switches")
     @classmethod
     def _names(cls, switches: dict[str, int]) -> dict[str, int]:
-        for name in switches:
-            if not _SWITCH.fullmatch(name):
-                raise ValueError(f"{name!r} is no switch's name; allowed: s0, s1, ... s9999")
+        require_switch_names(switches)
         return switches
 
     @model_validator(mode="after")
     def _joined(self) -> Self:
-        known = ", ".join(self.switches)
-        seen: set[frozenset[str]] = set()
-        for index, link in enumerate(self.links):
-            for name in link.between:
-                if name not in self.switches:
-                    raise ValueError(f"links.{index}.between: there is no switch {name!r}; allowed: {known}")
-            pair = frozenset(link.between)
-            if pair in seen:
-                raise ValueError(
-                    f"links.{index}.between: {' and '.join(link.between)} are linked already; allowed: one link "
-                    "between two switches (raise its `rate_factor`)"
-                )
-            seen.add(pair)
-        apart = self._not_reached(seen)
-        if apart:
-            raise ValueError(f"links: no path leads from {next(iter(self.switches))} to {', '.join(apart)}")
+        require_joined(tuple(self.switches), self.links)
         return self
-
-    def _not_reached(self, pairs: set[frozenset[str]]) -> list[str]:
-        """Switches without a path to the first one."""
-        reached = {next(iter(self.switches))}
-        while more := {name for pair in pairs if pair & reached for name in pair} - reached:
-            reached |= more
-        return [name for name in self.switches if name not in reached]
 
     def fabric(self, num_workers: int) -> Fabric:  # noqa: ARG002 - it is written out
         """The fabric as the file describes it."""
         return Fabric(
             switches=tuple(self.switches),
-            trunks=tuple(
-                Edge(
-                    first=link.between[0],
-                    second=link.between[1],
-                    rate_factor=link.rate_factor,
-                    settings=link.link,
-                )
-                for link in self.links
-            ),
+            trunks=tuple(link.edge for link in self.links),
             places=tuple(name for name, count in self.switches.items() for _ in range(count)),
         )
 

@@ -13,6 +13,7 @@ from testbed.plan.machines import Spread
 from testbed.plan.plan import Plan
 from testbed.plan.storage import StoragePlan
 from testbed.report.terminal.setup import setup_text, value_text
+from testbed.report.terminal.topology import render_assumptions
 from testbed.report.wording import costs_text
 from transports.compression.base import Pattern
 from transports.units import format_rate, format_size, format_time
@@ -35,6 +36,7 @@ def render_plan(plan: Plan, console: Console) -> None:
         highlight=False,
         markup=False,
     )
+    render_assumptions(experiment.topology.assumptions(), console)
     if plan.dilation_text:
         console.print(
             f"{plan.dilation_text}; here all is virtual but for the commands", highlight=False, soft_wrap=True

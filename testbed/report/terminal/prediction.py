@@ -8,6 +8,7 @@ from rich.table import Table
 
 from testbed.plan.plan import Plan
 from testbed.record.number_text import percent_text, size_text, time_text
+from testbed.report.terminal.topology import render_assumptions
 from testbed.report.wording import costs_text, reach_text
 from testbed.theory.predict import ExchangePrediction, IterationPrediction
 from testbed.theory.reach import Expected
@@ -44,6 +45,7 @@ def prediction_json(found: IterationPrediction, plan: Plan, expected: Expected |
         "critical_path": [piece._asdict() for piece in found.critical_path],
         "links": [link._asdict() for link in found.links],
         "models_s": found.models,
+        "assumptions": list(plan.experiment.topology.assumptions()),
         "fitted_at": found.fitted_at,
     }
 
@@ -75,6 +77,7 @@ def render_prediction(found: IterationPrediction, plan: Plan, expected: Expected
     for link in found.links[:_NUM_LINKS]:
         links.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
     console.print(links)
+    render_assumptions(plan.experiment.topology.assumptions(), console)
     if plan.dilation_text:
         console.print(f"{plan.dilation_text}; times are virtual", highlight=False, style="dim", soft_wrap=True)
     console.print(costs_text(plan.costs), highlight=False, style="dim", soft_wrap=True)

@@ -37,7 +37,8 @@ def _option(given: object) -> str:
 
 def _parts(experiment: Experiment) -> Iterator[str]:
     yield value_text(experiment.topology)
-    yield _link(experiment.link) + (", some links differ" if experiment.links else "")
+    link = "links as the topology says" if experiment.topology.sets_rates else _link(experiment.link)
+    yield link + (", some links differ" if experiment.links else "")
     if experiment.packet_mode != "superframe":
         mode = experiment.packet_mode
         yield f"packet mode {mode if isinstance(mode, str) else format_size(mode)}"

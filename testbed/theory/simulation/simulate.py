@@ -75,6 +75,8 @@ class Simulation:
     """Of each bucket of the first job's first iteration: from the last worker's start to the last one's end."""
     busiest: tuple[LinkUse, ...]
     """The links that were in use most, at most ten."""
+    assumptions: tuple[str, ...] = ()
+    """What the topology leaves out of somebody else's description, and what it took for what."""
 
     @property
     def iteration_time_s(self) -> float:
@@ -93,6 +95,13 @@ def scaled(experiment: Experiment, num_workers: int) -> Experiment:
     if num_workers < 2:
         raise SpecError(f"workers: {num_workers} has nobody to exchange gradients with; allowed: at least 2")
     return experiment.model_copy(update={"workers": num_workers})
+
+
+def grown(experiment: Experiment, *, num_jobs: int = 1) -> Experiment:
+    """The same experiment on a topology that has grown, where it can, to have places for all hosts of so many jobs."""
+    num_ends = experiment.workers_per_host.num_hosts(num_jobs * experiment.workers)
+    num_ends += num_jobs * num_servers_of(experiment)
+    return experiment.model_copy(update={"topology": experiment.topology.grown(num_ends)})
 
 
 def simulate(
@@ -156,7 +165,7 @@ class _Simulator:
         sharing = experiment.workers_per_host
         num_hosts = sharing.num_hosts(count * self._num_workers)
         num_ends = num_hosts + count * self._num_servers
-        topology = experiment.topology.grown(num_ends)
+        topology = grown(experiment, num_jobs=count).topology
         fabric = topology.fabric(num_ends)
         if len(fabric.places) < num_ends:
             raise SpecError(
@@ -418,6 +427,7 @@ class _Simulator:
                 for link in order
                 if link_bytes[link]
             ),
+            assumptions=tuple(self._experiment.topology.assumptions()),
         )
 
 

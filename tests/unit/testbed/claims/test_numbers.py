@@ -42,6 +42,15 @@ def test_full_use_is_of_the_points_own_trace_workers_rate_and_compression() -> N
     assert planned_numbers(plan(workload={"kind": "training"}))["what_if.scaling_factor"] is None
 
 
+def test_a_topology_that_says_every_rate_leaves_none_to_a_formula() -> None:
+    hosts = [{"name": f"h.{rank}", "at": "s0", "link": {"rate": f"{10 + rank}mbit"}} for rank in range(4)]
+    computing = {"kind": "synthetic", "layers": ["1MiB"], "forward": "100ms", "backward": "0s"}
+    topology = {"kind": "infragraph", "switches": {"s0": "leaf.0"}, "hosts": hosts}
+    numbers = planned_numbers(plan(topology=topology, workload=computing))
+    assert (numbers["R"], numbers["B"], numbers["what_if.scaling_factor"]) == (None, None, None)
+    assert numbers["W"] == 4
+
+
 def link(sender: str, receiver: str, **keys: Any) -> LinkSummary:
     return LinkSummary.model_validate(
         {

@@ -15,6 +15,16 @@ FILE = {
     "switches": {"s0": 20, "s1": 20, "s2": 0, "s7": 24},
     "links": [{"between": ["s0", "s1"]}, {"between": ["s1", "s2"], "rate_factor": 0.5}, {"between": ["s7", "s2"]}],
 }
+INFRAGRAPH = {
+    "kind": "infragraph",
+    "switches": {"s0": "leaf.0", "s1": "leaf.1", "s2": "spine.0"},
+    "hosts": [
+        {"name": f"host.{number}", "at": f"s{number % 2}", "link": {"rate": "10gbit", "delay": "1us"}}
+        for number in range(24)
+    ],
+    "links": [{"between": [leaf, "s2"], "link": {"rate": "40gbit"}} for leaf in ("s0", "s1")],
+    "notes": ["a document"],
+}
 SPECS: list[dict[str, Any]] = [
     {"kind": "star"},
     {"kind": "dumbbell"},
@@ -30,6 +40,7 @@ SPECS: list[dict[str, Any]] = [
     {"kind": "torus", "dims": [3, 5]},
     {"kind": "torus", "dims": [2, 3, 4]},
     FILE,
+    INFRAGRAPH,
 ]
 SPECS += [{"kind": kind} for kind in TOPOLOGIES.kinds() if kind not in {spec["kind"] for spec in SPECS}]
 """Whatever else there is, as it is by default."""

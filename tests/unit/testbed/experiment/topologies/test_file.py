@@ -78,6 +78,13 @@ def test_a_link_of_the_file_has_its_own_settings_which_the_spec_overrides() -> N
     assert requested["w0", "s0"].delay_s == 0
 
 
+def test_a_misspelt_option_beside_a_path_is_refused(tmp_path: Path) -> None:
+    """It was dropped with the path once the file had been read."""
+    (tmp_path / "net.yaml").write_text("switches: {s0: 2}\n")
+    with pytest.raises(SpecError, match=r"topology\.hosts: unknown key"):
+        validate({"name": "x", "topology": {"kind": "file", "path": str(tmp_path / "net.yaml"), "hosts": 2}})
+
+
 def test_a_network_in_a_file_of_its_own_is_written_into_the_resolved_spec(tmp_path: Path) -> None:
     (tmp_path / "net.yaml").write_text("switches: {s0: 1, s1: 1}\nlinks: [{between: [s0, s1], link: {delay: 1ms}}]\n")
     spec = tmp_path / "spec.yaml"

@@ -7,6 +7,12 @@ import pytest
 from testbed.experiment.experiment import validate
 from testbed.report.terminal.setup import setup_text
 
+IMPORTED = {
+    "kind": "infragraph",
+    "switches": {"s0": "leaf.0"},
+    "hosts": [{"name": f"host.{number}", "at": "s0", "link": {"rate": "1gbit"}} for number in range(4)],
+    "notes": ["a document"],
+}
 STAR = "star · 100 Mbit/s · "
 
 
@@ -26,6 +32,7 @@ STAR = "star · 100 Mbit/s · "
         ({"synchronisation": "local_sgd"}, "local_sgd, every 8 iterations"),
         ({"packet_mode": "mtu", "workload": {"kind": "allreduce"}}, STAR + "packet mode mtu"),
         ({"runtime": "docker"}, " · docker"),
+        ({"topology": IMPORTED}, "notes ...) · links as the topology says · ring over tcp"),
         (
             {"workload": {"kind": "command", "argv": ["true"], "backend": "testbed"}, "collective": "tree"},
             STAR + "tree over tcp",
