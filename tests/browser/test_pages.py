@@ -34,7 +34,18 @@ from tests.unit.testbed.conftest import Scenario, make_record
 
 pytestmark = pytest.mark.browser
 MOST_BYTES = 2_000_000
-KINDS = ("run", "large run", "long run", "quantities", "names", "aggregated", "compared", "many compared", "claims", "advice")
+KINDS = (
+    "run",
+    "large run",
+    "long run",
+    "quantities",
+    "names",
+    "aggregated",
+    "compared",
+    "many compared",
+    "claims",
+    "advice",
+)
 LIGHT_INK, DARK_INK = "rgb(27, 31, 36)", "rgb(230, 233, 237)"
 
 

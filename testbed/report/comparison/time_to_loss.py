@@ -102,8 +102,8 @@ class TimeToLoss:
         over = f"and {self.window} iterations" if self.window > 1 else "of one iteration"
         return (
             f"Loss {digits(self.target, 4)}: {why}. A loss is the mean over workers {over}; time is that of training, "
-            "in virtual seconds, warm-up included, of several runs their mean. Speed-up: the time of the first point that "
-            "reaches it over this one's."
+            "in virtual seconds, warm-up included, of several runs their mean. Speed-up: the time of the first point "
+            "that reaches it over this one's."
         )
 
 
@@ -144,11 +144,9 @@ def _losses(run: Summary, window: int) -> RunLosses:
     if len(sums) <= window:
         raise SpecError(f"{run.record}: it has no {window} iterations")
     # What is no number once makes all that follows none.
-    return RunLosses(
-        until_s=frame["until_s"].to_numpy()[window - 1 :],
-        loss=(sums[window:] - sums[:-window]) / window,
-        first_iteration=window,
-    )
+    with np.errstate(invalid="ignore"):
+        means = (sums[window:] - sums[:-window]) / window
+    return RunLosses(until_s=frame["until_s"].to_numpy()[window - 1 :], loss=means, first_iteration=window)
 
 
 def _point(point: ComparedPoint, runs: tuple[RunLosses, ...], note: str, target: float) -> PointLosses:
@@ -203,7 +201,7 @@ def loss_figure(found: TimeToLoss, paths: Sequence[str]) -> Figure | None:
         shown.sort()
         x, y = [rounded(float(run.until_s[at])) for at in shown], [rounded(float(run.loss[at])) for at in shown]
         series.append(Line(name=name, color=color, x=x, y=y, width=2.0))
-        longest_s = max(longest_s, *x[-1:])
+        longest_s = max([longest_s, *x[-1:]])
         if each.time_s is not None and (at := run.reached(found.target)) is not None:
             series.append(
                 Marks(

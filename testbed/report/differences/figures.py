@@ -17,6 +17,7 @@ from testbed.report.figures import (
     RED,
     TEAL,
     Axis,
+    Dash,
     Figure,
     Line,
     Marks,
@@ -140,7 +141,7 @@ def _intervals(finding: Finding, ends: Sequence[tuple[int, float, float]]) -> li
     for row, low, high in ends:
         x += [low, high, high]
         y += [float(row), float(row), None]
-    dash = "dot" if finding == "noise between runs not known" else ""
+    dash: Dash = "dot" if finding == "noise between runs not known" else ""
     line = Line(name=finding, color=_COLORS[finding], x=x, y=y, dash=dash, width=3.0, in_legend=False, readout=False)
     return [line] if x else []
 

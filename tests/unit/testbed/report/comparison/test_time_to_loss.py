@@ -130,6 +130,19 @@ def test_what_no_training_lowers_has_no_time(points: list[ComparedPoint]) -> Non
     assert time_to_loss(swept(*(compared_point({"compression": "x"}, without) for _ in range(2)))) is None
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_training_without_a_finite_loss_is_drawn_as_none(
+    tmp_path: Path, points: list[ComparedPoint], value: float
+) -> None:
+    gone = trained(tmp_path / "gone", pl.when(STEP >= 0).then(value).otherwise(FALLING))
+    found = time_to_loss(swept(points[0], points[1], compared_point({"compression": "x"}, gone)))
+    assert found is not None
+    assert found.points[2].note == "never reached: diverged"
+    figure = loss_figure(found, ("compression",))
+    assert figure is not None
+    assert [len(each.x) for each in figure.series if isinstance(each, Line)][2] == 0
+
+
 def test_a_record_that_is_gone_is_said(points: list[ComparedPoint]) -> None:
     (Path(points[1].runs[0].record) / "iterations.parquet").unlink()
     found = time_to_loss(swept(*points[:2], points[0]))
