@@ -118,6 +118,11 @@ class Client:
         return WorkerCounters(**{name: getattr(self._carried, name) for name in WorkerCounters.__slots__})
 
     @property
+    def slot_latencies(self) -> list[int]:
+        """Results by how long they took from their chunk's first sending (switch_agg.slot_latency)."""
+        return list(self._core.slot_latencies if self._native is None else self._carried.slot_latencies)
+
+    @property
     def epoch(self) -> int:
         """The epoch joined last."""
         return self._core.epoch

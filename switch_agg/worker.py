@@ -20,6 +20,7 @@ from switch_agg.core import Address, Datagram
 from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError, WireError
 from switch_agg.job import Job
 from switch_agg.round_trip import MIN_TIMEOUT_S, RoundTripEstimator
+from switch_agg.slot_latency import NUM_BUCKETS, bucket
 from switch_agg.window import FixedWindow, Window
 from switch_agg.wire import (
     CARRYING,
@@ -113,6 +114,8 @@ class Worker:
         self.round_trip = RoundTripEstimator(
             min_timeout_s=min_timeout_s, max_round_trips=MAX_ROUND_TRIPS, max_backoff=MAX_BACKOFF
         )
+        self.slot_latencies = [0] * NUM_BUCKETS
+        """Results by how long they took from their chunk's first sending (switch_agg.slot_latency)."""
         self.joined = False
         self.left = False
         self.failure: AggregationError | None = None
@@ -331,6 +334,7 @@ class Worker:
         if offset + self._job.num_slots < self._num_chunks:
             heappush(self._sendable, offset + self._job.num_slots)
         self.counters.results += 1
+        self.slot_latencies[bucket(now_s - flight.first_s)] += 1
         self._result.elements[offset] = packet.elements
         self._result.exponents[offset] = packet.exponent
         self._result.counts[offset] = packet.contributions if packet.partial else self._job.num_workers

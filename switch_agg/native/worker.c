@@ -42,6 +42,9 @@ enum {
     BUFFER_BYTES = 1 << 16,      /* a message may have been put together on the way (UDP_GRO) */
     REORDERING = 3,
     MAX_LATE_ATTEMPTS = 2,
+    LATENCY_STEPS_LOG2 = 2, /* buckets of each doubling (switch_agg/slot_latency.py) */
+    LATENCY_LEAST_EXPONENT = -20,
+    LATENCY_BUCKETS = 96,
     NONE = -1,
 };
 enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
@@ -87,6 +90,7 @@ struct reduction {
     uint32_t lost_chunk, lost_attempts;
     double lost_after_s;
     uint64_t sent, timeouts, fast_retransmissions, results, duplicates, bad;
+    uint64_t slot_latencies[LATENCY_BUCKETS]; /* of results, from a chunk's first sending */
 };
 
 struct flight {
@@ -518,6 +522,14 @@ static void read_integers(const uint8_t *in, uint32_t count, int lanes, int32_t 
     }
 }
 
+/* switch_agg/slot_latency.py: a double's exponent and the first bits behind it are the number of its bucket. */
+uint32_t slot_latency_bucket(double latency_s) {
+    int64_t bits, first = (int64_t)(1023 + LATENCY_LEAST_EXPONENT) << LATENCY_STEPS_LOG2;
+    memcpy(&bits, &latency_s, sizeof bits);
+    int64_t bucket = latency_s > 0 ? (bits >> (52 - LATENCY_STEPS_LOG2)) - first : 0;
+    return bucket < 0 ? 0 : bucket < LATENCY_BUCKETS ? bucket : LATENCY_BUCKETS - 1;
+}
+
 static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, double now) {
     struct reduction *r = s->r;
     struct flight *f = &s->flights[at];
@@ -542,6 +554,7 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
     s->progress_s = now;
     s->expirations = 0;
     r->results++;
+    r->slot_latencies[slot_latency_bucket(now - f->first_s)]++;
     /* A chunk that others overtook waited for a repetition, perhaps another worker's: that is no round trip. So does one
      * that was repeated more than once. */
     int once = f->attempts == 1, known = once && (int64_t)f->order + REORDERING > s->newest_returned;

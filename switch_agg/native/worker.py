@@ -12,6 +12,7 @@ from switch_agg.native.build import FOLDER, build
 from switch_agg.native.layout import layout_of
 from switch_agg.payload import INT32, Payload
 from switch_agg.quantize import Blocks, Exponents, Floats, Rows
+from switch_agg.slot_latency import NUM_BUCKETS
 from switch_agg.wire import Elements
 
 DONE: Final = 0
@@ -77,6 +78,7 @@ class NativeReduction(ctypes.Structure):
         ("results", ctypes.c_uint64),
         ("duplicates", ctypes.c_uint64),
         ("bad", ctypes.c_uint64),
+        ("slot_latencies", ctypes.c_uint64 * NUM_BUCKETS),
     )
 
 
@@ -94,6 +96,7 @@ def library() -> ctypes.CDLL:
     found.exponents_of.argtypes = (pointer, u64, u32, pointer)
     found.stage.argtypes = (pointer, u64, u32, pointer, u64, pointer, i32, i32, pointer)
     found.unstage.argtypes = (pointer, u64, u32, pointer, u64, pointer, i32, pointer)
+    found.slot_latency_bucket.argtypes, found.slot_latency_bucket.restype = (ctypes.c_double,), u32
     for name in ("exponents_of", "stage", "unstage"):
         getattr(found, name).restype = None
     return found

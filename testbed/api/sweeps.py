@@ -13,6 +13,8 @@ from testbed.report.comparison.answer import answer
 from testbed.report.comparison.markdown import sweep_markdown
 from testbed.report.comparison.page import comparison_figures
 from testbed.report.comparison.points import ComparedPoint, Comparison, State
+from testbed.report.comparison.time_to_loss import TimeToLoss, time_to_loss
+from testbed.report.differences.page import compared_figures, write_compared
 from testbed.report.markdown import table
 from testbed.report.terminal.results import compared_json, sentences
 from testbed.store.compare import Compared
@@ -58,10 +60,15 @@ class SweepResult:
         return [Run(summary.record) for point in self.points for summary in point.runs]
 
     @cached_property
+    def time_to_loss(self) -> TimeToLoss | None:
+        """When each point reaches the lowest loss that all reach; None where points have none."""
+        return time_to_loss(self.comparison)
+
+    @cached_property
     def figures(self) -> Mapping[str, Picture]:
-        """Those that there is something to draw for: `iteration`, `allreduce`, `scaling`, `breakdown`; `command` of
-        programs of the user's."""
-        found = comparison_figures(self.comparison)
+        """Those that there is something to draw for: `iteration`, `allreduce`, `scaling`, `breakdown`, `time_to_loss`;
+        `command` of programs of the user's."""
+        found = comparison_figures(self.comparison, self.time_to_loss)
         return {name: Picture(name, each, self._caption) for name, each in found.items()}
 
     @property
@@ -83,7 +90,7 @@ class SweepResult:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """What IPython shows: the answer, a row for each point, and what was wrong."""
-        return {"text/markdown": sweep_markdown(self.comparison, []), "text/plain": repr(self)}
+        return {"text/markdown": sweep_markdown(self.comparison, self.time_to_loss, []), "text/plain": repr(self)}
 
 
 class Differences:
@@ -107,6 +114,17 @@ class Differences:
         """A row for each setting: its mean, and but for the first the ratio with `low` and `high` and whether it is
         `distinguishable` from noise."""
         return pl.DataFrame(compared_json(self.compared)["settings"], infer_schema_length=None)
+
+    @cached_property
+    def figures(self) -> Mapping[str, Picture]:
+        """`differences`, `runs`, and `parts` where there are iterations."""
+        caption = f"{self.compared.metric}: {' '.join((*self.sentences, *self.notes))}"
+        return {name: Picture(name, each, caption) for name, each in compared_figures(self.compared).items()}
+
+    def write_page(self, path: str | Path) -> Path:
+        """Write what `testbed compare --page` does: the page, Markdown and pictures beside it. Raises SpecError for a
+        name that does not end in .html, and MissingRequirementError where they cannot be written."""
+        return write_compared(self.compared, Path(path))
 
     def __repr__(self) -> str:
         return f"<Differences in {self.compared.metric}: {' '.join((*self.sentences, *self.notes))}>"

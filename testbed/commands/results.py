@@ -236,6 +236,17 @@ def compare(
     force: Annotated[
         bool, typer.Option("--force", help="Compare runs that are invalid, or answer different questions, too.")
     ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            dir_okay=False,
+            help="Write a page, too: differences with intervals, every run, the parts of iterations side by side; "
+            "beside it Markdown, and the pictures as SVG and PNG.",
+            metavar="FILE.html",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = Path("results"),
     as_json: Json = False,
 ) -> None:
@@ -248,13 +259,22 @@ def compare(
     \b
       testbed compare results/quickstart-sweep-1a2b3c4d
       testbed compare results/A results/B --metric samples_per_s
+      testbed compare results/quickstart-sweep-1a2b3c4d --page compared.html
     """
     from testbed.report.terminal.results import compared_json, render_compared
     from testbed.store.compare import compare as compare_records
     from testbed.store.compare import records_of
 
+    if page is not None:
+        from testbed.report.differences.page import require_page, write_compared
+
+        require_page(page)
     found = compare_records(records_of(operands, output=output), metric=metric, force=force)
+    if page is not None:
+        write_compared(found, page)
     if as_json:
         emit(compared_json(found))
     else:
         render_compared(found, standard_output())
+        if page is not None:
+            standard_output().print(f"page {page}", markup=False, highlight=False, soft_wrap=True)

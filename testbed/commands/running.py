@@ -1,8 +1,10 @@
 """run, exec, sweep, validate-dilation: what deploys networks and trains over them."""
 
 import io
+import math
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -345,6 +347,16 @@ def sweep(
     retries: Annotated[
         int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
     ] = 1,
+    target_loss: Annotated[
+        float | None,
+        typer.Option(
+            "--target-loss",
+            help="How soon each point reaches this loss is in the page; unless given, the lowest that all reach. The "
+            "page of a sweep that is done is written again, and nothing is run.",
+            metavar="LOSS",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, without root; run nothing.")] = False,
     track: Track = None,
     live: Live = False,
@@ -393,6 +405,8 @@ def sweep(
         raise SpecError("--live: --dry-run runs nothing that a page could show; leave one of them out")
     if live and not chosen.runs_here:
         raise SpecError("--live: runs are made on other machines, whose page this would not be; leave --engine out")
+    if target_loss is not None and not math.isfinite(target_loss):
+        raise SpecError(f"--target-loss is {target_loss:g}; it is a number, such as 0.5")
     swept = load_sweep(spec, overrides or [])
     if swept.is_single_run:
         raise SpecError(
@@ -410,7 +424,7 @@ def sweep(
     plans = plan_points(swept, plan_here if dry_run else planner(errors))
     if unsupported := chosen.unsupported(plans):
         raise SpecError("\n".join(unsupported))
-    comparison = found(swept, plans, output=output, reuse=reuse, num_retries=retries)
+    comparison = replace(found(swept, plans, output=output, reuse=reuse, num_retries=retries), target_loss=target_loss)
     if dry_run:
         if as_json:
             emit(comparison.to_json())

@@ -149,6 +149,8 @@ class SwitchStatistics:
     frame_bytes: int
     lost: str | None
     """Why the switch no longer aggregates."""
+    slot_latencies: tuple[int, ...] = ()
+    """Sums by how long they took from their chunk's first sending (switch_agg.slot_latency)."""
 
     @classmethod
     def of_result(cls, found: Mapping[str, Any]) -> Self | None:
@@ -167,6 +169,9 @@ class SwitchStatistics:
             partial=between("partial"),
             frame_bytes=after["frame_bytes"],
             lost=after["lost"],
+            slot_latencies=tuple(
+                late - early for early, late in zip(before["slot_latencies"], after["slot_latencies"], strict=True)
+            ),
         )
 
 

@@ -158,6 +158,20 @@ class TenantSummary(_Part):
     """By all of its workers, repetitions included."""
 
 
+class SlotLatency(_Part):
+    """How long uses of aggregator slots took in the measured iterations, from a chunk's first sending by a worker until
+    its sum was there, repetitions and waiting for other workers included; of all workers below. Virtual seconds."""
+
+    num_chunks: int
+    median_s: float
+    """Half of them took no longer; known to a quarter, as the next one: where a bucket ends."""
+    p99_s: float
+    edges_s: list[float]
+    """From the first to the last bucket that holds any, where each begins, and where the last one ends."""
+    counts: list[int]
+    """Of each bucket."""
+
+
 class AggregatorSummary(_Part):
     """One aggregating switch, from the first worker's joining to the last one's leaving."""
 
@@ -189,6 +203,8 @@ class AggregatorSummary(_Part):
     """Half of the chunks had their last contribution sooner than this after their first; powers of two. None: none was
     added, or nobody could ask any more."""
     wait_p99_s: float | None = None
+    slot_latency: SlotLatency | None = None
+    """None: nothing came back in the measured iterations, or the record was made before this was counted."""
     last: str | None = None
     """Whose contribution was the last most often: the straggler, if it was so much more often than others."""
     last_share: float = 0.0

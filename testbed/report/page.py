@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LONGEST_DOCUMENT: Final = 100_000
 """Characters: a plan of many nodes has more than all figures together."""
-_FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeline, plots.loss)
+_FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeline, plots.loss, plots.slot_latency)
 
 
 def write_report(record: Record, *, pictures: bool = False) -> Path:

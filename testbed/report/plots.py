@@ -6,6 +6,7 @@ seconds or milliseconds from the first measured iteration.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -35,11 +36,12 @@ from testbed.report.figures import (
     Marks,
     Rules,
     Series,
+    decades,
     rounded,
 )
 from testbed.report.lanes import Lanes
 from testbed.verdict.changes import RateHistory
-from testbed.verdict.parts import PARTS, measured_iterations, per_iteration
+from testbed.verdict.parts import PARTS, losses, measured_iterations
 
 _PART_COLORS: Final = {
     "data": TEAL,
@@ -169,7 +171,14 @@ def breakdown(record: Record) -> Figure | None:
     iterations = _measured(record)
     if iterations.is_empty():
         return None
-    each = math.ceil(iterations.height / _NUM_BARS)
+    drawn = parts_of_iterations(iterations, most=_NUM_BARS)
+    return replace(drawn, series=[*drawn.series, *_predicted_line(record, iterations["index"].to_list())])
+
+
+def parts_of_iterations(iterations: pl.DataFrame, *, most: int) -> Figure:
+    """Of rows as of :func:`testbed.verdict.parts.measured_iterations`, at least one: their parts, stacked; where they
+    are more than `most`, means of some."""
+    each = math.ceil(iterations.height / most)
     grouped = iterations.with_columns(bar=pl.col("index") // each).group_by("bar", maintain_order=True)
     bars = grouped.agg(pl.col(*PARTS).mean(), first=pl.col("index").min(), last=pl.col("index").max())
     parts = {name: _milliseconds(bars[column]) for (name, *_), column in zip(wording.PARTS, PARTS, strict=True)}
@@ -190,7 +199,7 @@ def breakdown(record: Record) -> Figure | None:
             grid=False,
         ),
         y=Axis(title="milliseconds", zero=True),
-        series=[*stacked(parts, places, half, names), *_predicted_line(record, indices)],
+        series=stacked(parts, places, half, names),
     )
 
 
@@ -233,32 +242,57 @@ def _predicted_line(record: Record, indices: Sequence[int]) -> list[Line]:
 
 def loss(record: Record) -> Figure | None:
     """Mean over workers, warm-up and measured iterations, over the time that training took until then."""
-    summary = record.summary
     series: list[Series] = []
-    offset, spent_s = 0, 0.0
+    every = losses(record.iterations, record.summary).with_row_index("number")
     for phase, name, color in (("warmup", "warm-up", GREY), ("measured", "measured", BLUE)):
-        frame = per_iteration(
-            record.iterations, num_workers=summary.num_workers, dilation=summary.dilation, phase=phase
-        )
+        frame = every.filter(pl.col("phase") == phase)
         if frame.is_empty():
             continue
-        frame = frame.with_columns(until_s=spent_s + pl.col("time_s").cum_sum())
-        spent_s = float(frame["until_s"][-1])
         known = frame.filter(pl.col("loss").is_finite()).gather_every(1 + frame.height // _NUM_POINTS)
         until_s, values = ([rounded(value) for value in known[column]] for column in ("until_s", "loss"))
         series.append(Line(name=name, color=color, x=until_s, y=values, width=2))
         if 0 < known.height <= _NUM_MARKS:
-            texts = [
-                f"iteration {index + offset}, {value:.4g}" for index, value in zip(known["index"], values, strict=True)
-            ]
+            texts = [f"iteration {number}, {value:.4g}" for number, value in zip(known["number"], values, strict=True)]
             series.append(
                 Marks(name=name, color=color, x=until_s, y=values, size=5, in_legend=False, keys=(name,), hover=texts)
             )
-        offset += frame.height
     if not any(len(each.x) for each in series if isinstance(each, Line)):
         return None
     time = Axis(title="seconds of training, warm-up included")
     return Figure(title="Loss", height=250, x=time, y=Axis(title="loss"), series=series, zoom=True)
+
+
+def slot_latency(record: Record) -> Figure | None:
+    """How long uses of aggregator slots took: what share of the chunks each bucket holds, of each aggregator, with
+    their medians and 99th percentiles; None where no switch aggregates."""
+    found = [
+        (each.name, each.slot_latency)
+        for each in record.summary.aggregators[:_NUM_LINES]
+        if each.slot_latency is not None
+    ]
+    if not found:
+        return None
+    series: list[Series] = []
+    for position, (name, latency) in enumerate(found):
+        color = PALETTE[position % len(PALETTE)]
+        edges_ms = [rounded(1e3 * edge_s) for edge_s in latency.edges_s]
+        shares = [rounded(100 * count / latency.num_chunks) for count in latency.counts]
+        # Closed at both ends, so that a histogram of one bucket is one, too.
+        x, y = [edges_ms[0], *edges_ms, edges_ms[-1]], [0.0, *shares, 0.0, 0.0]
+        series.append(Line(name=name, color=color, x=x, y=y, step=True, width=2.0))
+        moments = [rounded(1e3 * latency.median_s), rounded(1e3 * latency.p99_s)]
+        texts = [f"{name} {what}" if len(found) > 1 else what for what in ("median", "99 %")]
+        series.append(Rules(name=name, color=color, x=moments, texts=texts, dash="dash"))
+    every_ms = [value for each in series if isinstance(each, Line) for value in each.x]
+    low, high = min(every_ms), max(every_ms)
+    ticks = {at: text for at, text in decades(low, high).items() if low / 1.3 <= at <= high * 1.3}
+    return Figure(
+        title="Latency of aggregator slots",
+        height=200,
+        x=Axis(title="milliseconds", log=True, ticks=ticks, ends=(low / 1.3, high * 1.3)),
+        y=Axis(title="of the chunks", suffix=" %", zero=True),
+        series=series,
+    )
 
 
 def timeline(record: Record) -> Figure | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         Outcome,
         PredictionSummary,
         PrometheusSummary,
+        SlotLatency,
         StagesSummary,
         StorageSummary,
         Summary,
@@ -69,6 +70,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "iteration together.",
     "critical_path": "Backwards from the worker that ended last: its last bucket, the buckets that this one had to "
     "wait for, and the worker that handed over the first of them last.",
+    "slot_latency": "From a chunk's first sending by a worker until its sum is back and the aggregator slot may take "
+    "the next one: repetitions and waiting for other workers included, every chunk of the measured iterations counted.",
     "bound": "Of the task: the least that any exchange over the workers' own links needs, without help from "
     "switches or servers.",
     "schedule_bound": "What this collective's own bytes need at least on the most loaded link, those of switches and "
@@ -351,10 +354,18 @@ def aggregator_text(aggregator: "AggregatorSummary") -> str:
     )
     if aggregator.partial:
         text += f", {aggregator.partial:,} without a straggler"
+    if aggregator.slot_latency is not None:
+        text += f"; {slot_latency_text(aggregator.slot_latency)}"
     if aggregator.last is not None:
         text += f"; {wait_text(aggregator)}"
     text += "".join(f"; {tenant_text(tenant)}" for tenant in aggregator.tenants)
     return f"{text}; lost: {aggregator.lost}" if aggregator.lost else text
+
+
+def slot_latency_text(latency: "SlotLatency") -> str:
+    """`a slot's use took 1.22 ms or less for half of the chunks, 8.19 ms or less for 99 %`."""
+    half, most = time_text(latency.median_s), time_text(latency.p99_s)
+    return f"a slot's use took {half} or less for half of the chunks, {most} or less for 99 %"
 
 
 def wait_text(aggregator: "AggregatorSummary") -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 
@@ -15,13 +15,18 @@ from testbed.record.summary import Summary, kind_of_reason
 from testbed.store.differences import Difference, RunValues, difference
 from testbed.store.documents import flat, origin, resolved_spec
 from testbed.store.index import Index
-from testbed.store.metrics import Metric
+from testbed.store.metrics import MORE_IS_BETTER, Metric
 from testbed.verdict.parts import by_rounds, measured_iterations
 
 _OF_THE_QUESTION: Final = ("workload",)
 """Settings in which the answer to one question may not differ."""
 _LENGTHS: Final = ("iterations", "warmup", "compute_only")
 """Of a workload: how long was looked, not at what."""
+
+Finding = Literal[
+    "better", "worse", "not distinguishable from noise", "noise between runs not known", "too few iterations to say"
+]
+"""What a difference amounts to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +36,7 @@ class Setting:
     name: str
     """What it has that the others have not: `compression.kind=top_k`; the spec's name where nothing differs."""
     summaries: tuple[Summary, ...]
+    """In the order in which the runs were made; `record` is where each was read from."""
     values: tuple[RunValues, ...]
     mean: float
 
@@ -45,6 +51,16 @@ class Compared:
     """One for each setting but the first."""
     notes: tuple[str, ...]
     """What a reader should know before believing it."""
+
+    def finding(self, found: Difference) -> Finding:
+        """What one of the differences amounts to, for better or worse by the metric."""
+        if found.low is None or found.high is None:
+            return "too few iterations to say"
+        if found.basis == "one run":
+            return "noise between runs not known"
+        if not found.distinguishable:
+            return "not distinguishable from noise"
+        return "better" if (found.ratio > 1) == (self.metric in MORE_IS_BETTER) else "worse"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +137,9 @@ def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", for
 
 
 def _read(path: Path) -> _Run:
-    summary, where = load_summary(path / "summary.json"), origin(path)
+    # A record may have been moved since.
+    summary = load_summary(path / "summary.json").model_copy(update={"record": str(path)})
+    where = origin(path)
     return _Run(path=path, summary=summary, spec=resolved_spec(path), machine=where.machine, commit=where.commit)
 
 

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from switch_agg.slot_latency import begin_s, quantile_s
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
 from testbed.experiment.clock import REAL_TIME, Clock
 from testbed.plan.aggregators import AggregatorPlan, workers_below
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
-from testbed.record.summary import AggregatorSummary, TenantSummary
+from testbed.record.summary import AggregatorSummary, SlotLatency, TenantSummary
 from testbed.worker.tenant import TenantReport
 
 
@@ -106,6 +107,23 @@ def _waits(report: AggregatorReport, clock: Clock) -> dict[str, Any]:
     }
 
 
+def _slot_latency(counted: Sequence[Sequence[int]]) -> SlotLatency | None:
+    """Of all workers; the protocol's time is virtual already."""
+    counts = [sum(column) for column in zip(*counted, strict=True)]
+    median_s, p99_s = quantile_s(counts, 0.5), quantile_s(counts, 0.99)
+    if median_s is None or p99_s is None:
+        return None
+    held = [number for number, count in enumerate(counts) if count]
+    first, end = held[0], held[-1] + 1
+    return SlotLatency(
+        num_chunks=sum(counts),
+        median_s=median_s,
+        p99_s=p99_s,
+        edges_s=[begin_s(number) for number in range(first, end + 1)],
+        counts=counts[first:end],
+    )
+
+
 def aggregator_summaries(
     reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics], clock: Clock = REAL_TIME
 ) -> list[AggregatorSummary]:
@@ -131,6 +149,7 @@ def aggregator_summaries(
             partial=max((each.partial for each in below(report.plan)), default=0),
             payload=report.plan.collective.payload,
             **_waits(report, clock),
+            slot_latency=_slot_latency([each.slot_latencies for each in below(report.plan)]),
             tenants=[
                 TenantSummary(
                     workers=list(tenant.hosts),

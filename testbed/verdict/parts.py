@@ -96,6 +96,18 @@ def measured_iterations(iterations: pl.DataFrame, summary: Summary) -> pl.DataFr
     )
 
 
+def losses(iterations: pl.DataFrame, summary: Summary) -> pl.DataFrame:
+    """A row for each iteration of warm-up and measurement, in their order: phase, index, loss (mean over workers), and
+    until_s, the virtual seconds that training has taken to the end of it, without what lies between the phases."""
+    phases = [
+        per_iteration(iterations, num_workers=summary.num_workers, dilation=summary.dilation, phase=phase)
+        .select("index", "time_s", "loss")
+        .with_columns(phase=pl.lit(phase))
+        for phase in ("warmup", "measured")
+    ]
+    return pl.concat(phases).select("phase", "index", "loss", until_s=pl.col("time_s").cum_sum())
+
+
 def by_rounds(iterations: pl.DataFrame, every: int | None) -> pl.DataFrame:
     """Of `per_iteration`'s rows one for each round of so many iterations that exchange once, their mean: workers that
     average now and then have iterations of two kinds, and a median would be that of one kind. A last round

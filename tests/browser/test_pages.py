@@ -12,25 +12,40 @@ import polars as pl
 import pytest
 from playwright.sync_api import Browser, Page, Request
 
+from switch_agg.slot_latency import begin_s
 from testbed.claims.judge import Judgement, PointValue
 from testbed.experiment.claims import Claim
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record, load
-from testbed.record.summary import Summary
+from testbed.record.summary import AggregatorSummary, SlotLatency, Summary
 from testbed.report.advice import write_advice
 from testbed.report.claims.page import write_claims
 from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import Comparison
+from testbed.report.differences.page import write_compared
 from testbed.report.figures import Line
 from testbed.report.page import record_figures, write_report
+from testbed.store.compare import compare
 from testbed.theory.advise import Setting, advise
 from testbed.traces.derived import derived_table
 from tests.compared import compared_point
+from tests.compared_runs import modelled_runs
 from tests.unit.testbed.conftest import Scenario, make_record
 
 pytestmark = pytest.mark.browser
 MOST_BYTES = 2_000_000
-KINDS = ("run", "large run", "long run", "quantities", "names", "claims", "advice")
+KINDS = (
+    "run",
+    "large run",
+    "long run",
+    "quantities",
+    "names",
+    "aggregated",
+    "compared",
+    "many compared",
+    "claims",
+    "advice",
+)
 LIGHT_INK, DARK_INK = "rgb(27, 31, 36)", "rgb(230, 233, 237)"
 
 
@@ -54,6 +69,20 @@ def changed(directory: Path) -> Record:
         for node, to in (("w1", "s0"), ("s0", "w1"))
     ]
     return make_record(directory, Scenario(num_iterations=60), changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA))
+
+
+def aggregated(directory: Path) -> Record:
+    """A run whose slots were taken for half a millisecond to four."""
+    edges_s = [begin_s(number) for number in range(36, 49)]
+    latency = SlotLatency(
+        num_chunks=1300, median_s=edges_s[4], p99_s=edges_s[11], edges_s=edges_s, counts=[5, 9, 90, 600, 400, *[28] * 7]
+    )
+    switch = AggregatorSummary(
+        name="a0", at="s0", dataplane="ebpf", chunks=1300, duplicates=0, stale=0, bad=0, repeated=0, retransmitted=0,
+        lost=None, slot_latency=latency,
+    )  # fmt: skip
+    made = make_record(directory, Scenario(num_iterations=10))
+    return replace(made, summary=made.summary.model_copy(update={"aggregators": [switch]}))
 
 
 def comparison(settings: list[dict[str, Any]], summary: Summary, directory: Path) -> Comparison:
@@ -100,7 +129,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "resnet50",
         folder / "advice.html",
     )
+    rates_bps = [("ring", 100e6), ("tree", 92e6), ("halving_doubling", 99.9e6)]
+    many = [(f"a_collective_with_a_long_name_{number}", 2.0**number * 1e6) for number in range(14)]
     return {
+        "compared": write_compared(
+            compare(modelled_runs(folder / "compared", rates_bps, repeat=3)), folder / "compared.html"
+        ),
+        "many compared": write_compared(
+            compare(modelled_runs(folder / "many", many, repeat=1)), folder / "many_compared.html"
+        ),
+        "aggregated": write_report(aggregated(folder / "aggregated")),
         "run": write_report(changed(folder / "run")),
         "large run": write_report(replace(large, plan=document, environment=document, calibration=document)),
         "long run": write_report(long),
@@ -252,6 +290,25 @@ def test_the_legend_hides_a_group_and_a_way_of_drawing(opened: Opened) -> None:
     opened.page.locator("#allreduce .role-legend-label text", has_text=re.compile("^b$")).click()
     opened.page.wait_for_timeout(50)
     assert lines() == 2
+
+
+@opening("compared")
+def test_hovering_over_a_difference_says_what_it_is(opened: Opened) -> None:
+    opened.page.locator("#differences .mark-symbol path[fill='#e4572e']").first.hover(force=True)
+    note = opened.page.locator(".note").inner_text()
+    assert re.search(r"^collective=tree\n\+[\d.]+ %\n\+[\d.]+ % to \+[\d.]+ %\nworse$", note)
+
+
+@opening("compared")
+def test_panels_of_one_scale_lie_side_by_side(opened: Opened) -> None:
+    boxes = [opened.page.locator(f"#iterations-{number} svg").bounding_box() for number in (1, 2, 3)]
+    assert all(box is not None for box in boxes)
+    assert len({round(box["y"]) for box in boxes if box is not None}) == 1
+    labels = [
+        opened.page.locator(f"#iterations-{number} .role-axis-label text").all_text_contents()[-3:]
+        for number in (1, 2, 3)
+    ]
+    assert labels[0] == labels[1] == labels[2]
 
 
 @opening("run")

@@ -136,6 +136,7 @@ class SwitchReducer:
             **asdict(self._client.counters),
             "repeated": self._client.num_repeated,
             "partial": self._client.num_partial,
+            "slot_latencies": self._client.slot_latencies,
             "frame_bytes": self._frame_bytes,
             "lost": self.lost,
         }

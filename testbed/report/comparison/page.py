@@ -12,6 +12,7 @@ from testbed.report.comparison.answer import answer
 from testbed.report.comparison.comparison import columns, write_comparison
 from testbed.report.comparison.markdown import sweep_markdown
 from testbed.report.comparison.points import Comparison
+from testbed.report.comparison.time_to_loss import HEADERS, TimeToLoss, loss_figure, time_rows, time_to_loss
 from testbed.report.drawing import write_pictures
 from testbed.report.figures import Figure
 from testbed.report.page import inlined, template
@@ -29,7 +30,8 @@ _FIGURES: Final = (
 def write_sweep(comparison: Comparison) -> Path:
     """Write, or write again, everything in the sweep's directory; returns the page. Raises MissingRequirementError."""
     write_comparison(comparison)
-    figures = comparison_figures(comparison)
+    soon = time_to_loss(comparison)
+    figures = comparison_figures(comparison, soon)
     rows = [point.row() for point in comparison.points]
     page = template("sweep.html.j2").render(
         comparison=comparison,
@@ -38,19 +40,24 @@ def write_sweep(comparison: Comparison) -> Path:
         rows=[(point, row) for point, row in zip(comparison.points, rows, strict=True)],
         columns=[(header.replace("-\n", "-").replace("\n", " "), text) for header, text, _ in columns(rows)],
         titles=[(make.__name__, title, plots.DEFINITIONS[make.__name__]) for make, title in _FIGURES],
+        soon=soon,
+        soon_headers=HEADERS,
+        soon_rows=[] if soon is None else list(time_rows(soon)),
         report_of=lambda run: os.path.relpath(Path(run.record) / "report.html", comparison.directory),
         wording=wording,
         **inlined(figures),
     )
     path = comparison.directory / "sweep.html"
     replace_text(path, page)
-    replace_text(path.with_suffix(".md"), sweep_markdown(comparison, write_pictures(path, figures)))
+    replace_text(path.with_suffix(".md"), sweep_markdown(comparison, soon, write_pictures(path, figures)))
     return path
 
 
-def comparison_figures(comparison: Comparison) -> dict[str, Figure]:
+def comparison_figures(comparison: Comparison, soon: TimeToLoss | None) -> dict[str, Figure]:
     """Those that the sweep has something to draw for, by name."""
-    return {make.__name__: figure for make, _ in _FIGURES if (figure := make(comparison)) is not None}
+    made = {make.__name__: figure for make, _ in _FIGURES if (figure := make(comparison)) is not None}
+    losses = None if soon is None else loss_figure(soon, comparison.paths)
+    return made if losses is None else {**made, "time_to_loss": losses}
 
 
 def _alike(comparison: Comparison) -> str:

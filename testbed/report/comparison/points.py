@@ -162,6 +162,8 @@ class Comparison:
     directory: Path
     """Of sweep.json and the others."""
     procedure: Procedure = field(default_factory=Procedure)
+    target_loss: float | None = None
+    """Until which training is timed (testbed.report.comparison.time_to_loss); None: until one that all points reach."""
 
     @property
     def finished(self) -> bool:
@@ -232,6 +234,7 @@ class Comparison:
             "notes": list(self.procedure.notes),
             "begun_at": self.procedure.begun_at,
             "finished": self.finished,
+            "target_loss": self.target_loss,
             "answer": answer(self),
             "points": [
                 {

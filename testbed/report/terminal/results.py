@@ -11,7 +11,7 @@ from testbed.record.number_text import DASH, digits, number_text, time_text
 from testbed.store.compare import Compared
 from testbed.store.differences import CONFIDENCE, Difference
 from testbed.store.index import Problem
-from testbed.store.metrics import MORE_IS_BETTER
+from testbed.store.metrics import Metric
 
 _STYLES: Final = {"valid": "green", "degraded": "yellow"}
 _WIDE: Final = 120
@@ -70,7 +70,8 @@ def render_compared(compared: Compared, console: Console) -> None:
         table.add_column(header, justify="right", no_wrap=True)
     texts = [("", ""), *((f"{found.ratio:.4f} x", _interval(found)) for found in compared.differences)]
     for setting, (ratio, interval) in zip(compared.settings, texts, strict=True):
-        table.add_row(setting.name, str(len(setting.values)), _number(compared.metric, setting.mean), ratio, interval)
+        value = value_text(compared.metric, setting.mean)
+        table.add_row(setting.name, str(len(setting.values)), value, ratio, interval)
     console.print(table, highlight=False)
     console.print()
     for text in sentences(compared):
@@ -83,37 +84,47 @@ def sentences(compared: Compared) -> list[str]:
     """What the comparison says of each setting but the first."""
     first, *others = compared.settings
     pairs = zip(others, compared.differences, strict=True)
-    return [_sentence(other.name, first.name, found, compared.metric) for other, found in pairs]
+    return [_sentence(other.name, first.name, found, compared) for other, found in pairs]
 
 
-def _sentence(name: str, first: str, found: Difference, metric: str) -> str:
-    if found.low is None or found.high is None:
-        return f"{name}: {_change(found.ratio)} against {first}; too few iterations to say how surely."
-    interval = f"{_change(found.low)} to {_change(found.high)}"
-    if found.basis == "one run":
-        return f"{name}: {_change(found.ratio)} against {first}; {interval} by the noise within the runs alone."
-    if not found.distinguishable:
-        return f"{name} and {first} cannot be told apart: {interval} ({_basis(found)})."
-    better = "better" if (found.ratio > 1) == (metric in MORE_IS_BETTER) else "worse"
-    return f"{name} is {better} than {first}: {_change(found.ratio)} ({interval}; {_basis(found)})."
+def _sentence(name: str, first: str, found: Difference, compared: Compared) -> str:
+    change, interval = ratio_text(found.ratio), interval_text(found)
+    match compared.finding(found):
+        case "too few iterations to say":
+            return f"{name}: {change} against {first}; too few iterations to say how surely."
+        case "noise between runs not known":
+            return f"{name}: {change} against {first}; {interval} by the noise within the runs alone."
+        case "not distinguishable from noise":
+            return f"{name} and {first} cannot be told apart: {interval} ({basis_text(found)})."
+        case finding:
+            return f"{name} is {finding} than {first}: {change} ({interval}; {basis_text(found)})."
 
 
-def _basis(found: Difference) -> str:
+def basis_text(found: Difference) -> str:
+    """What the interval rests on: `5 pairs made in turns`."""
     if found.basis == "pairs":
         return f"{found.num_first} pairs made in turns"
+    if found.basis == "one run":
+        return "iterations within runs alone"
     return f"{found.num_first} and {found.num_second} runs"
 
 
-def _change(ratio: float) -> str:
+def ratio_text(ratio: float) -> str:
     """`+3.1 %`; of more than twice as much, or less than half, the factor."""
     return f"{100 * (ratio - 1):+.1f} %" if 0.5 < ratio < 2 else f"{ratio:.3g} x"
+
+
+def interval_text(found: Difference) -> str:
+    """`+2.8 % to +3.4 %`; a dash where it is not known."""
+    return DASH if found.low is None or found.high is None else f"{ratio_text(found.low)} to {ratio_text(found.high)}"
 
 
 def _interval(found: Difference) -> str:
     return DASH if found.low is None or found.high is None else f"{found.low:.4f} to {found.high:.4f}"
 
 
-def _number(metric: str, value: float) -> str:
+def value_text(metric: Metric, value: float) -> str:
+    """A value of the metric, with its unit where it is a time."""
     return time_text(value) if metric.endswith("_s") and not metric.endswith("per_s") else digits(value)
 
 

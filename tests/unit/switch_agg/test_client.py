@@ -126,6 +126,7 @@ def test_floats_are_summed_within_the_bound(natives: tuple[bool, ...], rates: Fa
                 assert (np.abs(found - values.astype(np.float64).sum(axis=0)) <= bound + 1e-6).all()
         bench.everybody(lambda _, client: client.leave())
         repeated = [client._quantizer.num_repeated for client in bench.clients]
+        assert [sum(client.slot_latencies) for client in bench.clients] == [4 * 47] * 3, "every chunk's use of its slot"
         assert repeated == [47] * 3  # the first reduction knows no exponents; the others predict them
         with bench.service.lock:
             assert bench.aggregator.counters.violations(bench.aggregator.in_flight) == []

@@ -9,6 +9,7 @@ import pytest
 from switch_agg.core import Datagram
 from switch_agg.errors import AggregatorLostError, EpochEndedError
 from switch_agg.job import Job
+from switch_agg.slot_latency import bucket
 from switch_agg.window import AimdWindow, FixedWindow
 from switch_agg.wire import Kind, Packet, decode
 from switch_agg.worker import Worker, images
@@ -42,6 +43,18 @@ def answer(worker: Worker, chunk: int, now_s: float, *, marked: bool = False, **
     slot, version = JOB.place(chunk)
     packet = Packet(Kind.DATA_32, 0, 3, chunk, slot=slot, version=version, elements=np.full(32, chunk, np.int32))
     worker.receive([Datagram(SWITCH, packet._replace(**changes).encode(), marked)], now_s)
+
+
+def test_a_slots_use_lasts_from_its_chunks_first_sending() -> None:
+    worker = reducing(2)
+    sent(worker, 0.0)
+    answer(worker, 0, 0.01)
+    worker.expire(5.0)
+    assert sent(worker, 5.0) == [1], "repeated"
+    answer(worker, 1, 5.01)
+    answer(worker, 1, 5.02)
+    counted = {number: count for number, count in enumerate(worker.slot_latencies) if count}
+    assert counted == {bucket(0.01): 1, bucket(5.01): 1}
 
 
 def test_results_clock_new_chunks_out() -> None:

@@ -53,3 +53,11 @@ def test_differences_are_rows_and_sentences() -> None:
         assert text in repr(differences)
         assert text in shown["text/markdown"]
     assert "different questions" in repr(differences)
+
+
+def test_differences_have_pictures_and_a_page(tmp_path: Path) -> None:
+    records = [Path(f"tests/records/version_{version}") for version in (2, 3)]
+    differences = Differences(compare(records, metric="allreduce_time_s", force=True))
+    assert set(differences.figures) == {"differences", "runs", "parts"}
+    assert "different questions" in differences.figures["differences"].caption
+    assert differences.write_page(tmp_path / "x.html").exists()

@@ -82,6 +82,16 @@ def test_unlike_runs_are_compared_only_by_force(output: Path) -> None:
     assert any("different questions" in note for note in found["notes"])
 
 
+def test_what_is_compared_has_a_page_and_the_same_json(output: Path, tmp_path: Path) -> None:
+    words = ("compare", "r2", "r3", "--force", "--metric", "allreduce_time_s")
+    page = tmp_path / "pages" / "compared.html"
+    assert run(output, *words, "--page", str(page), "--json") == run(output, *words, "--json")
+    assert {path.name for path in page.parent.iterdir()} == {"compared.html", "compared.md", "compared-figures"}
+    assert f"page {page}" in " ".join(run(output, *words, "--page", str(page)).split("\n"))
+    with pytest.raises(SpecError, match=r"a page's name ends in \.html"):
+        run(output, *words, "--page", str(tmp_path / "compared.md"))
+
+
 def test_columns_are_explained() -> None:
     done = CliRunner().invoke(app, ["results", "columns", "--json"])
     assert {"name": "scaling_factor", "type": "REAL", "meaning": "T_n / (n T_1)"} in json.loads(done.stdout)

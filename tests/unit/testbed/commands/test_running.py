@@ -20,6 +20,10 @@ QUICKSTART = "experiments/quickstart.yaml"
         (["exec", "--backend", "nccl", "--", "true"], "workload.backend: "),
         (["sweep", QUICKSTART, "--live", "--dry-run"], "--live: --dry-run runs nothing that a page could show"),
         (["sweep", QUICKSTART], "nothing varies; list values under `sweep`"),
+        (
+            ["sweep", QUICKSTART, "--set", "sweep.seed=[1, 2]", "--target-loss", "nan"],
+            "--target-loss is nan; it is a number",
+        ),
         (["sweep", QUICKSTART, "--set", "sweep.link.rate=[1gbit, fast]"], "link.rate: 'fast' is not a rate"),
         (
             ["sweep", QUICKSTART, "--set", "sweep.seed=[1, 2]", "--set", "where.workers=2"],

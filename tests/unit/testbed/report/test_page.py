@@ -15,6 +15,7 @@ from testbed.record.summary import (
     CommandExit,
     CommandSummary,
     PrometheusSummary,
+    SlotLatency,
     TenantSummary,
 )
 from testbed.report.figures import Line
@@ -103,10 +104,15 @@ def test_a_tree_of_switches_that_add_is_a_table(record: Make) -> None:
     loaded = record()
     common = {"dataplane": "ebpf", "duplicates": 0, "stale": 0, "bad": 0, "repeated": 0, "retransmitted": 0}
     tenant = TenantSummary(workers=["x0"], num_slots=32, size_bytes=1 << 18, reductions=290, chunks_sent=74240)
+    latency = SlotLatency(
+        num_chunks=400, median_s=1.25e-3, p99_s=8e-3, edges_s=[1e-3, 1.25e-3, 7e-3, 8e-3], counts=[300, 0, 100]
+    )
     aggregators = [
         AggregatorSummary(
             name="a0", at="s2", chunks=34778, children=["a1", "w2"], tenants=[tenant], lost=None, **common
-        ).model_copy(update={"wait_median_s": 1e-3, "wait_p99_s": 8e-3, "last": "w2", "last_share": 0.61}),
+        )
+        .model_copy(update={"wait_median_s": 1e-3, "wait_p99_s": 8e-3, "last": "w2", "last_share": 0.61})
+        .model_copy(update={"slot_latency": latency}),
         AggregatorSummary(name="a1", at="s0", chunks=34778, children=["w0"], parent="a0", lost="killed", **common),
     ]
     made = page(replace(loaded, summary=loaded.summary.model_copy(update={"aggregators": aggregators})))
@@ -118,6 +124,8 @@ def test_a_tree_of_switches_that_add_is_a_table(record: Make) -> None:
         "for x0 beside it 290 reductions of 256KiB",
         "less than 1 ms for their last part",
         "61 % for that of w2",
+        "use took 1.25 ms or less for half of the chunks, 8 ms or less for 99 %",
+        "Latency of a slot. From a chunk's first sending",
     ):
         assert words in made.text
 

@@ -13,6 +13,7 @@ import pytest
 
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
+from testbed.record.summary import AggregatorSummary, SlotLatency
 from testbed.report import plots, vega
 from testbed.report.figures import Boxes, Figure, Line, Rules
 
@@ -190,6 +191,23 @@ def test_a_changed_rate_is_drawn_beside_what_was_used(record: Make) -> None:
 
 def test_without_a_changed_rate_there_is_no_such_figure(record: Make) -> None:
     assert plots.rates(record(num_iterations=3)) is None
+
+
+def test_the_latency_of_slots_is_a_histogram_of_shares(record: Make) -> None:
+    loaded = record()
+    assert plots.slot_latency(loaded) is None
+    latency = SlotLatency(num_chunks=8, median_s=1.5e-3, p99_s=2e-3, edges_s=[1e-3, 1.5e-3, 2e-3], counts=[6, 2])
+    common = {"dataplane": "ebpf", "duplicates": 0, "stale": 0, "bad": 0, "repeated": 0, "retransmitted": 0}
+    switches = [AggregatorSummary(name="a0", at="s0", chunks=8, lost=None, slot_latency=latency, **common)]
+    figure = plots.slot_latency(replace(loaded, summary=loaded.summary.model_copy(update={"aggregators": switches})))
+    assert figure is not None
+    (line,) = [each for each in figure.series if isinstance(each, Line)]
+    assert line.step
+    assert list(zip(line.x, line.y, strict=True)) == [(1.0, 0.0), (1.0, 75.0), (1.5, 25.0), (2.0, 0.0), (2.0, 0.0)]
+    (rules,) = [each for each in figure.series if isinstance(each, Rules)]
+    assert list(zip(rules.x, rules.texts, strict=True)) == [(1.5, "median"), (2.0, "99 %")]
+    low, high = figure.domain("x")
+    assert low < 1.0 < 2.0 < high
 
 
 def test_loss_is_over_the_time_that_training_took(record: Make) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from switch_agg.aggregator import Stragglers
+from switch_agg.slot_latency import NUM_BUCKETS, begin_s
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
 from testbed.experiment.experiment import validate
@@ -20,7 +21,9 @@ def plan(dataplane: str, *, at: str | None = None, **keys: Any) -> Plan:
 
 def statistics(lost: str | None = None) -> SwitchStatistics:
     before: dict[str, Any] = dict.fromkeys(("repeated", "timeouts", "fast_retransmissions", "duplicates", "partial"), 1)
-    after = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5, "partial": 7}
+    before |= {"slot_latencies": [0, 7, 1, 0, *[0] * (NUM_BUCKETS - 4)]}
+    after: dict[str, Any] = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5, "partial": 7}
+    after |= {"slot_latencies": [0, 7, 60, 0, 41, *[0] * (NUM_BUCKETS - 5)]}
     common = {"frame_bytes": 1080, "lost": lost}
     reported = SwitchStatistics.of_result({"before": before | common, "after": after | common})
     assert reported is not None
@@ -30,6 +33,18 @@ def statistics(lost: str | None = None) -> SwitchStatistics:
 def test_only_what_happened_in_the_measured_iterations_counts() -> None:
     found = statistics()
     assert (found.repeated, found.sent_again, found.received_again, found.partial) == (10, 5, 4, 6)
+
+
+def test_slots_latencies_are_those_of_all_workers_in_the_measured_iterations() -> None:
+    (aggregator,) = plan("reference").aggregators
+    report = AggregatorReport(plan=aggregator, counters={"done": 7})
+    (summary,) = aggregator_summaries([report], {rank: statistics() for rank in range(4)})
+    found = summary.slot_latency
+    assert found is not None
+    assert (found.num_chunks, found.counts) == (400, [4 * 59, 0, 4 * 41])
+    assert found.edges_s == [begin_s(number) for number in (2, 3, 4, 5)]
+    assert (found.median_s, found.p99_s) == (begin_s(3), begin_s(5))
+    assert aggregator_summaries([report], {})[0].slot_latency is None
 
 
 def test_chunks_done_again_are_expected_and_those_sent_again_are_not() -> None:

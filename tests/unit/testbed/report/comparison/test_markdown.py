@@ -14,7 +14,7 @@ def test_every_point_is_a_row(record: Callable[..., Record], tmp_path: Path) -> 
     made = record().summary.model_copy(update={"outcome": "degraded", "reasons": ["cores were busy"]})
     points = tuple(compared_point({"link.rate": rate}, *runs) for rate, runs in (("100mbit", (made,)), ("1gbit", ())))
     comparison = Comparison(name="rates", axes=(("link.rate",),), points=points, directory=tmp_path)
-    text = sweep_markdown(comparison, [tmp_path / "sweep-figures" / "iteration.svg"])
+    text = sweep_markdown(comparison, None, [tmp_path / "sweep-figures" / "iteration.svg"])
     assert text.startswith("# rates\n")
     for sentence in answer(comparison):
         assert sentence in text

@@ -1,0 +1,1 @@
+"""What `testbed compare` finds, as a page, as Markdown and as pictures."""

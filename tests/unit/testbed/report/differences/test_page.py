@@ -1,0 +1,64 @@
+"""The page of compared settings needs nothing from outside but the reports that it links."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import SpecError
+from testbed.report.differences.page import write_compared
+from testbed.report.terminal.results import sentences
+from testbed.store.compare import compare
+from tests.compared_runs import modelled_runs
+
+SETTINGS = (("ring", 100e6), ("tree", 92e6), ("<halving>", 100e6))
+
+
+def test_the_page_is_one_file_with_every_setting_and_links_to_the_reports(tmp_path: Path) -> None:
+    compared = compare(modelled_runs(tmp_path / "runs", SETTINGS, repeat=2))
+    page = write_compared(compared, tmp_path / "pages" / "compared.html")
+    html = page.read_text(encoding="utf-8")
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", re.sub(r"(?s)(?<=<script>).*?(?=</script>)", "", html))
+    links = re.findall(r'<a href="([^"]+)"', html)
+    records = [run.record for setting in compared.settings for run in setting.summaries]
+    assert [(page.parent / link).resolve() for link in links] == [
+        (Path(record) / "report.html").resolve() for record in records
+    ]
+    assert "&lt;halving&gt;" in html
+    assert "<halving>" not in html
+    assert "not distinguishable from noise" in html
+    (figures,) = re.findall(r'id="figures">(.*?)</script>', html, re.DOTALL)
+    drawn = set(json.loads(figures)["figures"])
+    assert drawn == {"differences", "runs", "parts", "iterations-1", "iterations-2", "iterations-3"}
+    assert all(f'id="{name}"' in html for name in drawn)
+    assert {path.name for path in page.parent.iterdir()} == {"compared.html", "compared.md", "compared-figures"}
+    pictures = {path.name for path in (page.parent / "compared-figures").iterdir()}
+    assert pictures == {f"{name}.{kind}" for name in drawn for kind in ("svg", "png")}
+
+
+def test_a_page_of_runs_that_do_not_stand_says_so(tmp_path: Path) -> None:
+    records = modelled_runs(tmp_path, SETTINGS[:2], repeat=1, outcome="invalid", reasons=["the links were slower"])
+    page = write_compared(compare(records, force=True), tmp_path / "compared.html")
+    for text in (page.read_text(encoding="utf-8"), page.with_suffix(".md").read_text(encoding="utf-8")):
+        assert "invalid, so its numbers do not stand: the links were slower" in text
+        assert "one run of a setting: how much runs differ from each other is unknown" in text
+
+
+def test_a_page_is_not_written_over_by_its_markdown(tmp_path: Path) -> None:
+    compared = compare(modelled_runs(tmp_path, SETTINGS[:2], repeat=1))
+    with pytest.raises(SpecError, match=r"--page .*: a page's name ends in \.html"):
+        write_compared(compared, tmp_path / "compared.md")
+
+
+def test_the_markdown_has_every_setting_and_where_the_difference_is(tmp_path: Path) -> None:
+    compared = compare(modelled_runs(tmp_path / "runs", SETTINGS, repeat=2))
+    page = write_compared(compared, tmp_path / "compared.html")
+    text = page.with_suffix(".md").read_text(encoding="utf-8")
+    assert text.startswith("# quickstart: 3 settings compared\n")
+    assert all(sentence in text for sentence in sentences(compared))
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(tables) == 2 * (2 + 3)
+    assert {line.count("|") for line in tables[:5]} == {8}
+    assert "| exposed communication |" in tables[5]
+    assert "![differences](compared-figures/differences.svg)" in text
