@@ -49,7 +49,7 @@ NUM_FLOWS = 16
 NUM_BYTES = 100_000
 """From worker to worker: less than a socket's buffer holds, so that all may send before any receives."""
 LARGE_WINDOW = 4 << 20
-"""Of a stream whose window is to end where the links do: the kernel's own choice is smaller while the cores are busy."""
+"""Of a stream whose window is to end where the links do: the kernel's own choice is smaller while cores are busy."""
 TTL = 64
 IP_RECVTTL = 12
 """linux/in.h; Python has no name for it."""
