@@ -1,9 +1,23 @@
 """For every test: properties are tried on the same examples every time, so that a change is not blamed for a failure
 that was there before; `make test-properties` tries them on new ones. No example has to end within a time, because other
-work may hold the cores."""
+work may hold the cores. A file in which `-m` selects nothing is not imported."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from tests.selection import may_select
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("exploring", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """True of a file that need not be imported; None leaves it to others."""
+    expression: str = config.getoption("markexpr")
+    left_out = (
+        expression and collection_path.match("test_*.py") and not may_select(expression, collection_path.read_text())
+    )
+    return True if left_out else None

@@ -23,13 +23,17 @@ from typing import Any
 
 PRELOAD = (
     "__main__",
+    "pytest",  # by the files whose functions ranks call
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
     "torch._dynamo",
     "transports.torch_backend.process_group",
-    "testbed.worker.trainer",
+    "testbed.worker.training",
+    "testbed.worker.replay",
+    "tests.first_plan",
 )
+"""What each rank would import anew; what is not there is left out."""
 ADDRESS = "127.0.0.1"
 
 

@@ -404,9 +404,10 @@ def test_what_is_no_value_is_reported_of_the_toy(copy: Path) -> None:
 
 
 def test_the_doctor_lists_what_it_tries(copy: Path) -> None:
-    done = run(copy, "testbed", "doctor")
+    done = run(copy, "testbed", "doctor", "--quick", "--json")
     assert "toy_delay" in done.stdout
     assert "toy_plane" in done.stdout
+    assert json.loads(done.stdout)["budget"] is None, "measured beside other tests, it would be the user's from then on"
 
 
 def test_the_tests_of_every_registry_hold_for_its_toy(copy: Path) -> None:

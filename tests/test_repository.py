@@ -3,12 +3,14 @@
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.axes import AXES, ROOT
+from tests.selection import MARKS
 
 PACKAGES = ("testbed", "transports", "switch_agg", "experiments")
 
@@ -195,6 +197,18 @@ def test_what_runs_before_a_commit_and_on_a_push_is_there() -> None:
     assert all(f'"{target}"' in workflow["jobs"]["test"]["strategy"]["matrix"]["target"] for target in targets)
     makefile = (ROOT / "Makefile").read_text()
     assert all(f"\n{target}:" in makefile for target in targets)
+
+
+def test_marks_stand_in_the_files_whose_tests_have_them() -> None:
+    """For tests/selection.py, by which files are left out whose text has none of what `-m` wants."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert {each.partition(":")[0] for each in settings["markers"]} == set(MARKS)
+    elsewhere = re.compile(rf"\bmark\.({'|'.join(MARKS)})\b")
+    added = re.compile(r"\b(add_marker|applymarker)\b")
+    for path in tracked("tests/*.py"):
+        text = path.read_text()
+        assert path.name.startswith("test_") or not elsewhere.search(text), path
+        assert path == Path(__file__).resolve() or not added.search(text), path
 
 
 def test_notebooks_are_committed_without_what_they_have_shown() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.over_all import over_all
 from tests.threads import run_communicators
 from transports.channels.base import CHANNELS
 from transports.channels.framing import DTYPES
@@ -127,8 +128,8 @@ def expected(
             return np.zeros(1)
 
 
-@pytest.mark.parametrize("num_workers", WORLD_SIZES)
 @pytest.mark.parametrize(("collective", "operation"), list(cases()))
+@over_all("num_workers", WORLD_SIZES)
 def test_the_schedule_gives_the_float64_result(collective: Collective, operation: Operation, num_workers: int) -> None:
     for world in worlds(collective, num_workers):
         for num_elements in NUMS_ELEMENTS:

@@ -132,7 +132,7 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("compressor", EVERY)
-@pytest.mark.parametrize("num_workers", [1, 2, 5])
+@over_all("num_workers", [1, 2, 5])
 @over_all("shapes", [SHAPES, ((1,),), ((0,),), ((8,),), ((1025,),), ((0,), (3, 3))])
 def test_bytes_are_those_declared_and_all_get_the_same(
     compressor: Compressor, num_workers: int, shapes: tuple[tuple[int, ...], ...]
@@ -213,7 +213,7 @@ def test_contractions_contract(
 
 
 @pytest.mark.parametrize("compressor", FEEDING_BACK)
-@pytest.mark.parametrize("num_workers", [1, 2, 3, 8])
+@over_all("num_workers", [1, 2, 3, 8])
 @over_all("scale", [1e-30, 1.0, 1e30])
 def test_what_is_sent_and_what_is_kept_add_up_to_all_gradients(
     compressor: Compressor, num_workers: int, scale: float
@@ -346,7 +346,7 @@ def test_the_scale_of_gradients_changes_that_of_results_and_nothing_else(compres
 
 
 @pytest.mark.parametrize("compressor", IN_GROUP)
-@pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
+@over_all("num_workers", [2, 3, 4, 8])
 @over_all("scale", [1e-30, 1e-6, 1.0, 1e30])
 def test_hook_and_group_agree(compressor: Compressor, num_workers: int, scale: float) -> None:
     """The hook sees gradients, a group their Nth part, and the sum is requested: bit for bit where N is a power of
@@ -414,7 +414,7 @@ def _allowed_error(compressor: Compressor, values: Sequence[torch.Tensor], shape
 
 
 @pytest.mark.parametrize("compressor", EVERY)
-@pytest.mark.parametrize("num_workers", [2, 4, 8])
+@over_all("num_workers", [2, 4, 8])
 @over_all("kind", INPUTS)
 def test_the_mean_is_within_its_stated_bound(compressor: Compressor, num_workers: int, kind: str) -> None:
     """By the hook and, where that is allowed, in the group; at every scale, of every type."""

@@ -81,7 +81,7 @@ def test_doctor_measures_what_the_machine_carries_and_plan_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "run `testbed doctor`" in " ".join(started("plan", QUICKSTART).stdout.split())
+    assert "run `testbed doctor`" in " ".join(invoke("plan", QUICKSTART).stdout.split())
     needs_it = started("validate-dilation", QUICKSTART, "--set", "dilation=auto", "--set", "link.rate=800gbit")
     assert "measured: " in needs_it.stderr, "what is about to run measures by itself, once"
     assert "the greatest is" in needs_it.stderr
@@ -89,9 +89,9 @@ def test_doctor_measures_what_the_machine_carries_and_plan_compares(
     budget = json.loads(started("doctor", "--json").stdout)["budget"]
     assert 0 < budget["mtu_bps"] < budget["superframe_bps"]
     assert all(0 <= late["mean_s"] <= late["p99_s"] for late in budget["delays"].values())
-    planned = json.loads(started("plan", QUICKSTART, "--json").stdout)
+    planned = json.loads(invoke("plan", QUICKSTART, "--json").stdout)
     assert planned["budget"]["carries_bps"] == budget["superframe_bps"]
-    refused = started("plan", QUICKSTART, "--set", "link.rate=100gbit")
+    refused = invoke("plan", QUICKSTART, "--set", "link.rate=100gbit")
     assert (refused.returncode, "link.rate: w0 -> s0 asks for 100gbit" in refused.stderr) == (3, True)
 
 

@@ -1,30 +1,18 @@
 """A link's rate holds for a message that is shorter than a super-frame."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.here import invoke
 
 
 @pytest.mark.privileged
 @pytest.mark.quiet  # a time, of messages of milliseconds
 def test_a_short_message_takes_its_time_on_a_link_at_rest() -> None:
     """40 kB between two at 25 Mbit/s: two messages of 20 kB each way, one after the other, 13.4 ms."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "testbed", "bench", "allreduce", "--json", "--workers", "2", "--link", "25mbit"),
-            *("--sizes", "40kB", "--stack", "ring/tcp,gloo", "--repeat", "5"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = ["--json", "--workers", 2, "--link", "25mbit", "--sizes", "40kB", "--stack", "ring/tcp,gloo", "--repeat", 5]
+    done = invoke("bench", "allreduce", *words)
     assert done.returncode == 0, done.stderr
     ratios = {row["stack"]: row["ratio_to_bound"] for row in json.loads(done.stdout)["rows"]}
     assert set(ratios) == {"ring/tcp", "gloo"}

@@ -25,7 +25,7 @@ from testbed.runner.run import run_experiment
 from testbed.runner.session import Session, session
 from testbed.system.run_state import new_run_id
 
-pytestmark = [pytest.mark.privileged, pytest.mark.quiet, pytest.mark.timeout(120)]  # results that stand
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
 
 DATA_BYTES = 2_000_000
 DISK_BPS = 40e6
@@ -50,6 +50,7 @@ def link(summary: Summary, sender: str, receiver: str) -> Any:
     return next(each for each in summary.links if (each.from_, each.to) == (sender, receiver))
 
 
+@pytest.mark.quiet  # a result that stands
 def test_what_is_read_before_the_first_iteration_takes_as_long_as_the_disk_and_is_counted(tmp_path: Path) -> None:
     summary = run(tmp_path, storage={"kind": "full_read", "data": f"{DATA_BYTES}B", "disk": f"{DISK_BPS / 1e6:g}mbit"})
     assert summary.outcome in {"valid", "degraded"}, summary.reasons
@@ -70,6 +71,7 @@ def test_what_is_read_before_the_first_iteration_takes_as_long_as_the_disk_and_i
     assert json.loads((record.path / "plan.json").read_text())["storage"]["node"] == "d0"
 
 
+@pytest.mark.quiet  # results that stand
 @pytest.mark.parametrize("prefetch", [True, False])
 def test_batches_are_counted_with_the_gradients_and_waited_for_unless_they_come_before(
     tmp_path: Path, *, prefetch: bool

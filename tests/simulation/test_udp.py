@@ -11,6 +11,7 @@ import pytest
 from switch_agg.core import Address
 from switch_agg.simulator import Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, FixedWindow, Window
+from tests.over_all import over_all
 from transports.channels._udp.connection import PROBED_PACE, WINDOW_PACE, Connection, Pace
 from transports.channels._udp.native import Completions, Pacer
 from transports.channels._udp.window import CompetingDelayWindow
@@ -170,7 +171,7 @@ def test_a_peer_that_begins_anew_is_noticed() -> None:
     world.simulator.run(lambda: world.ends[A].restarted, limit_s=60.0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_all("seed", range(20))
 def test_who_leaves_is_heard_after_its_close_frame(seed: int) -> None:
     world = World(seed, Network(loss=0.3))
     for _ in range(3):

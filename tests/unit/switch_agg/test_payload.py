@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as stn
 
 from switch_agg.payload import INT32, PAYLOAD_NAMES, PAYLOADS, Payload, PayloadName
 from switch_agg.wire import Kind
+from tests.over_all import over_all
 
 NARROW = [PAYLOADS["fp16"], PAYLOADS["int8"]]
 
@@ -39,7 +40,7 @@ def test_a_sum_is_divided_and_rounded_half_to_even(form: Payload, num_workers: i
 
 
 @pytest.mark.parametrize("form", [INT32, *NARROW])
-@pytest.mark.parametrize("num_workers", range(1, 33))
+@over_all("num_workers", range(1, 33))
 def test_what_everybody_s_largest_contributions_add_up_to_fits(form: Payload, num_workers: int) -> None:
     most = np.array([num_workers, -num_workers], np.int64) * form.limit(num_workers)
     assert np.abs(most).max() < 2**31

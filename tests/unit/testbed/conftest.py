@@ -10,6 +10,7 @@ import pytest
 
 from testbed.plan.prediction import Prediction
 from testbed.record.reader import Record, load
+from testbed.record.summary import Summary
 from testbed.record.writer import RecordWriter
 from testbed.verdict.facts import Facts, LinkFacts
 from testbed.verdict.summarize import summarize
@@ -301,3 +302,9 @@ def record(tmp_path: Path) -> Callable[..., Record]:
         return make_record(tmp_path / "record", scenario, **changes)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """Of a modelled run: frozen, and one for all tests, which change copies; a record takes a fifth of a second."""
+    return make_record(tmp_path_factory.mktemp("modelled") / "record", Scenario()).summary

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
-from testbed.record.reader import Record
 from testbed.record.summary import Outcome, Quantiles, Summary
 from testbed.runner.reproduce import Reproduction, papers_called, prepare
 
@@ -33,9 +32,7 @@ def spec(folder: Path, *claims: dict[str, Any], **keys: Any) -> Path:
 
 
 @pytest.fixture
-def run(record: Callable[..., Record]) -> Callable[..., Callable[[Experiment], Summary]]:
-    summary = record().summary
-
+def run(summary: Summary) -> Callable[..., Callable[[Experiment], Summary]]:
     def runs(*, exponent: float = 1.0, outcome: Outcome = "valid") -> Callable[[Experiment], Summary]:
         def one(experiment: Experiment) -> Summary:
             time_s = (1e8 / experiment.link.rate_bps) ** exponent

@@ -6,16 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.record.reader import Record
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import ComparedPoint
 from testbed.runner.turns import next_turn, order_of_round
 from testbed.store.differences import RunValues, difference
-
-
-@pytest.fixture
-def summary(record: Callable[..., Record]) -> Summary:
-    return record().summary
+from tests.over_all import over_all
 
 
 def points(number: int, *, repeat: int = 1, retries: int = 0) -> list[ComparedPoint]:
@@ -100,7 +95,7 @@ def test_what_failed_is_not_repeated(summary: Summary) -> None:
     assert [point.outcome for point in swept] == ["degraded", "failed"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_all("seed", range(20))
 def test_whose_turn_it_is_follows_from_what_there_is(summary: Summary, seed: int) -> None:
     """Whoever has forgotten everything but the runs goes on as if nothing had happened."""
     draw = random.Random(seed)

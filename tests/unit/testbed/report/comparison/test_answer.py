@@ -2,13 +2,12 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.record.reader import Record
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.answer import NOISE_UNKNOWN, answer
 from testbed.report.comparison.points import Comparison
@@ -17,11 +16,6 @@ from tests.compared import compared_point
 DRIFT = (1.0, 1.1, 1.2)
 """What three rounds take: all points alike, so that nothing of it is in the ratios."""
 Times = Mapping[tuple[Any, ...], float | Sequence[float] | None]
-
-
-@pytest.fixture
-def summary(record: Callable[..., Record]) -> Summary:
-    return record().summary
 
 
 def taking(summary: Summary, time_s: float, at: str, outcome: Outcome = "valid") -> Summary:

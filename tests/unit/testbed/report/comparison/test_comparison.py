@@ -11,16 +11,10 @@ import pytest
 from rich.console import Console
 
 from testbed.errors import MissingRequirementError
-from testbed.record.reader import Record
 from testbed.record.summary import CommandSummary, Outcome, Summary
 from testbed.report.comparison.comparison import render_comparison, render_points, write_comparison
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from tests.compared import compared_point
-
-
-@pytest.fixture
-def summary(record: Callable[..., Record]) -> Summary:
-    return record().summary
 
 
 def slower(summary: Summary, factor: float, outcome: Outcome = "valid") -> Summary:

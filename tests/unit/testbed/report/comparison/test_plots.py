@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from testbed.record.reader import Record
 from testbed.record.summary import CommandSummary, PredictionSummary, Summary
 from testbed.report.comparison import plots
 from testbed.report.comparison.points import Comparison
@@ -18,11 +17,6 @@ FIGURES = (plots.iteration, plots.allreduce, plots.scaling, plots.breakdown)
 RATES, COMPRESSIONS = ("10mbit", "1gbit", "100mbit"), ("none", {"kind": "top_k", "ratio": "1%"})
 NUMERIC = [{"link.rate": rate, "compression": compression} for rate in RATES for compression in COMPRESSIONS]
 TOGETHER = [{"collective": "ring", "stack": stack} for stack in (None, "gloo")]
-
-
-@pytest.fixture
-def summary(record: Callable[..., Record]) -> Summary:
-    return record().summary
 
 
 def comparison(settings: list[dict[str, Any]], *runs: Summary, axes: tuple[tuple[str, ...], ...] = ()) -> Comparison:

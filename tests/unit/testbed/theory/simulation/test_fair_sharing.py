@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from testbed.theory.simulation.fair_sharing import Paths, fair_rates
+from tests.over_all import over_all
 
 NUM_NETWORKS = 200
 
@@ -27,7 +28,7 @@ def brute_force(rows: list[list[int]], capacities: list[int]) -> list[Fraction]:
     return [rates[flow] for flow in range(len(rows))]
 
 
-@pytest.mark.parametrize("seed", range(NUM_NETWORKS))
+@over_all("seed", range(NUM_NETWORKS))
 def test_rates_are_those_of_exact_filling(seed: int) -> None:
     random = np.random.default_rng(seed)
     num_links = int(random.integers(1, 12))

@@ -1,11 +1,10 @@
 """Parents and children of a binomial tree."""
 
-import pytest
-
+from tests.over_all import over_all
 from transports.collectives.schedules.binomial import children, parent
 
 
-@pytest.mark.parametrize("size", range(1, 20))
+@over_all("size", range(1, 20))
 def test_everybody_but_the_root_is_one_child(size: int) -> None:
     for root in (0, size // 2, size - 1):
         for participant in range(size):

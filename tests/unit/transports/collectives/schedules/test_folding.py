@@ -1,11 +1,10 @@
 """Who takes part when workers are no power of two."""
 
-import pytest
-
+from tests.over_all import over_all
 from transports.collectives.schedules.folding import fold
 
 
-@pytest.mark.parametrize("num_workers", range(2, 40))
+@over_all("num_workers", range(2, 40))
 def test_members_are_a_power_of_two_and_everybody_else_has_a_partner_among_them(num_workers: int) -> None:
     foldings = [fold(num_workers, worker) for worker in range(num_workers)]
     (members,) = {folding.members for folding in foldings}
