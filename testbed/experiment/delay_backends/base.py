@@ -243,6 +243,8 @@ class DelayBackend(Options):
     """Whether its stage makes rate and queue as well, in place of the shaper."""
     sees_frames: ClassVar[bool] = False
     """Whether it delays what a bridge passes on, too, and not only what a node routes or receives."""
+    across_machines: ClassVar[bool] = False
+    """Whether nodes of one run may be on several machines with it: it has been made to work there, and tried."""
     program: ClassVar[DelayProgram | None] = None
     """What serves its stages; None: the kernel alone."""
     tools: ClassVar[Sequence[str]] = ()

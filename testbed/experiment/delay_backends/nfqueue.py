@@ -145,6 +145,7 @@ class Nfqueue(DelayBackend):
         "NFQUEUE: modprobe nfnetlink_queue xt_NFQUEUE"
     )
     cuts_superframes: ClassVar[bool] = True
+    across_machines: ClassVar[bool] = True
     program: ClassVar[DelayProgram | None] = DelayProgram(
         name="delay_nfqueue",
         serves="node",
