@@ -196,13 +196,13 @@ class _Chosen(NamedTuple):
     without: str | None = None
     """What there is without any value of the axis."""
 
-    def refusals(self) -> Iterator[str]:
+    def unsupported(self) -> Iterator[str]:
         """Of those that say no."""
         allowed = [kind for kind in self.axis.kinds() if self.axis[kind].across_machines]
         allowed += [self.without] if self.without is not None else []
         for value in self.values:
             if not value.across_machines:
-                yield _refusal(f"{self.field}: {value.kind}", ", ".join(allowed))
+                yield _not_here(f"{self.field}: {value.kind}", ", ".join(allowed))
 
 
 def _unsupported(plan: "Plan") -> Iterator[str]:
@@ -218,14 +218,14 @@ def _unsupported(plan: "Plan") -> Iterator[str]:
         _Chosen("background", BACKGROUNDS, experiment.background, "none"),
         _Chosen("storage", STORAGES, storages, "none"),
     ):
-        yield from chosen.refusals()
+        yield from chosen.unsupported()
     if plan.aggregators:
-        yield _refusal(f"collective: {experiment.collective.kind}", "a collective without an aggregating switch")
+        yield _not_here(f"collective: {experiment.collective.kind}", "a collective without an aggregating switch")
     if experiment.stack is not None and experiment.stack.enters_namespaces:
-        yield _refusal(f"stack: {experiment.stack.kind}", "a stack whose ranks the testbed starts")
+        yield _not_here(f"stack: {experiment.stack.kind}", "a stack whose ranks the testbed starts")
     if experiment.changes:
-        yield _refusal("changes", "none: what the underlay must carry is measured for the rates at the start")
+        yield _not_here("changes", "none: what the underlay must carry is measured for the rates at the start")
 
 
-def _refusal(what: str, allowed: str) -> str:
+def _not_here(what: str, allowed: str) -> str:
     return f"{what} cannot be had on two machines yet; allowed with --machines: {allowed}"

@@ -300,7 +300,7 @@ def test_a_program_that_was_stopped_does_not_take_old_packets_for_new_ones(tmp_p
     with deployed(tmp_path, state=state, link=link) as deployment, ExitStack() as stack:
         daemon = deployment.delay_daemon("s0")
         pid = next(process.pid for process in state.owned().processes if process.name == "delay-s0")
-        ways = [
+        pairs = [
             (
                 udp_socket(stack, deployment, name, direction.sender.address),
                 udp_socket(stack, deployment, "s0", direction.receiver.address),
@@ -311,12 +311,12 @@ def test_a_program_that_was_stopped_does_not_take_old_packets_for_new_ones(tmp_p
         ]
         before, begun_s = daemon.counters(), time.monotonic()
         os.kill(pid, signal.SIGSTOP)
-        for source, target in ways:
+        for source, target in pairs:
             target.settimeout(5)
             source.sendto(b"held", target.getsockname())
         time.sleep(1.5)
         os.kill(pid, signal.SIGCONT)
-        assert [target.recv(64) for _, target in ways] == [b"held", b"held"]
+        assert [target.recv(64) for _, target in pairs] == [b"held", b"held"]
         counted, took_s = daemon.counters(), time.monotonic() - begun_s
         late_s = counted[first_stage(deployment).index].since(before[first_stage(deployment).index]).late_s(1.0)
         assert late_s is not None
