@@ -1,5 +1,6 @@
 """What a run observes of its workers and links: plain data that the recorder fills and the verdict reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +16,15 @@ class Barrier(NamedTuple):
     arrived_s: float
     """The last worker had come."""
     released_s: float
+
+
+class GradientThreadsNow(NamedTuple):
+    """How the kernel runs threads that move gradients and were put before those that compute."""
+
+    num_first: int
+    """Those that it runs so."""
+    ordinary: Sequence[str]
+    """The others: `w1: grpc_poller (thread 4711) is in SCHED_OTHER`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,6 +56,8 @@ class Observations:
     """Why not every wait for a core is in the record; None: each is."""
     priority_refused: str | None = None
     """Why threads that move gradients did not run before those that compute, where they were to."""
+    gradient_threads: GradientThreadsNow | None = None
+    """When the measured iterations ended; None: none were to run before those that compute, or could."""
     exits: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank: a command's exit status, and when it ended (CLOCK_MONOTONIC)."""
     hints: list[str] = field(default_factory=list)

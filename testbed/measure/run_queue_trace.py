@@ -125,6 +125,15 @@ def threads_of(pid: int) -> frozenset[int]:
     return frozenset(int(task.name) for task in _tasks(pid))
 
 
+def ran_s(thread: int) -> float:
+    """For how long a thread has run on a core since it began (kernel documentation, scheduler/sched-stats.rst); 0 when
+    it has ended."""
+    try:
+        return int(Path(f"/proc/{thread}/schedstat").read_text().split()[0]) * 1e-9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
 def _tasks(pid: int) -> list[Path]:
     try:
         return list(Path(f"/proc/{pid}/task").iterdir())
@@ -175,10 +184,10 @@ class RunQueueWatch:
         except MissingRequirementError as error:
             self.missing = str(error)
 
-    def computes(self, host: str, threads: Iterable[int]) -> None:
-        """These of a host's threads, by their ids in its own pid namespace, compute."""
+    def computes(self, threads: Iterable[int]) -> None:
+        """These threads compute, by their ids in the root namespace."""
         with self._lock:
-            self._computing |= root_threads(self._processes()[host], threads)
+            self._computing |= frozenset(threads)
 
     def take(self) -> list[HostWait]:
         """What has ended since the last time, each host's in order and apart from each other."""

@@ -3,25 +3,30 @@
 Whatever has not been made to work across machines is refused here, with the field that asks for it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from testbed.errors import SpecError
+from testbed.experiment.background.base import BACKGROUNDS
+from testbed.experiment.delay_backends.base import DELAY_BACKENDS, delay_backends
 from testbed.experiment.machines import Machines
+from testbed.experiment.runtimes.base import RUNTIMES
+from testbed.experiment.storage.base import STORAGES
+from testbed.experiment.switch_modes.base import SWITCH_MODES
+from testbed.experiment.workloads.base import WORKLOADS
 from testbed.links.vxlan import LINK_BITS, OVERHEAD_BYTES, VNI_BITS, Vxlan
 from testbed.plan.addressing import Port
 from testbed.plan.paths import Hop
+from transports.registry import Registry
 
 if TYPE_CHECKING:
     from testbed.plan.direction import Direction
     from testbed.plan.plan import Plan
 
 ETHERNET_HEADER_BYTES: Final = 14
-_DELAY_BACKENDS: Final = ("nfqueue",)
-"""Those that have been tried on links between machines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,38 +187,45 @@ def _need(source: str, target: str, directions: "Sequence[Direction]", plan: "Pl
     )
 
 
+class _Chosen(NamedTuple):
+    """What a spec has chosen on an axis, each value of which says whether nodes may be on several machines with it."""
+
+    field: str
+    axis: Registry[Any]
+    values: Sequence[Any]
+    without: str | None = None
+    """What there is without any value of the axis."""
+
+    def unsupported(self) -> Iterator[str]:
+        """Of those that say no."""
+        allowed = [kind for kind in self.axis.kinds() if self.axis[kind].across_machines]
+        allowed += [self.without] if self.without is not None else []
+        for value in self.values:
+            if not value.across_machines:
+                yield _not_here(f"{self.field}: {value.kind}", ", ".join(allowed))
+
+
 def _unsupported(plan: "Plan") -> Iterator[str]:
     """What the spec asks for that has not been made to work across machines, with the field."""
     experiment = plan.experiment
-    wrong: Mapping[str, tuple[bool, str]] = {
-        f"runtime: {experiment.runtime.kind}": (
-            not experiment.runtime.enters_hosts,
-            "namespace: containers are one Docker daemon's, on one machine",
-        ),
-        f"switch: {experiment.switch.kind}": (not experiment.switch.routes, "routed"),
-        f"collective: {experiment.collective.kind}": (
-            bool(plan.aggregators),
-            "a collective without an aggregating switch",
-        ),
-        f"stack: {experiment.stack.kind if experiment.stack else None}": (
-            experiment.stack is not None and experiment.stack.enters_namespaces,
-            "a stack whose ranks the testbed starts",
-        ),
-        f"workload: {experiment.workload.kind}": (
-            experiment.workload.command is not None,
-            "a workload of the testbed's own",
-        ),
-        f"link.backend: {plan.delay_backend}": (
-            plan.delay_backend is not None and plan.delay_backend not in _DELAY_BACKENDS,
-            f"{', '.join(_DELAY_BACKENDS)}, or links without delay, jitter and loss",
-        ),
-        "background": (bool(plan.background), "none"),
-        "storage": (plan.storage is not None, "none"),
-        "changes": (
-            bool(experiment.changes),
-            "none: what the underlay must carry is measured for the rates at the start",
-        ),
-    }
-    for field, (is_wrong, allowed) in wrong.items():
-        if is_wrong:
-            yield f"{field} cannot be had on two machines yet; allowed with --machines: {allowed}"
+    backends = [] if plan.delay_backend is None else [delay_backends()[plan.delay_backend]]
+    storages = [] if experiment.storage is None else [experiment.storage]
+    for chosen in (
+        _Chosen("runtime", RUNTIMES, [experiment.runtime]),
+        _Chosen("switch", SWITCH_MODES, [experiment.switch]),
+        _Chosen("workload", WORKLOADS, [experiment.workload]),
+        _Chosen("link.backend", DELAY_BACKENDS, backends, "or links without delay, jitter and loss"),
+        _Chosen("background", BACKGROUNDS, experiment.background, "none"),
+        _Chosen("storage", STORAGES, storages, "none"),
+    ):
+        yield from chosen.unsupported()
+    if plan.aggregators:
+        yield _not_here(f"collective: {experiment.collective.kind}", "a collective without an aggregating switch")
+    if experiment.stack is not None and experiment.stack.enters_namespaces:
+        yield _not_here(f"stack: {experiment.stack.kind}", "a stack whose ranks the testbed starts")
+    if experiment.changes:
+        yield _not_here("changes", "none: what the underlay must carry is measured for the rates at the start")
+
+
+def _not_here(what: str, allowed: str) -> str:
+    return f"{what} cannot be had on two machines yet; allowed with --machines: {allowed}"

@@ -50,6 +50,9 @@ class DelayLine(_Part):
     """How much later than requested packets were let go; None without packets."""
     late_p99_s: float | None
     late_max_s: float | None
+    overdue_s: float = 0.0
+    """For how long packets were later than the verdict allows, in all that the line's program serves, as far as they
+    were due on this line first: such times of all lines add up."""
 
 
 class BacklogSummary(_Part):
@@ -116,7 +119,8 @@ class LinkSummary(_Part):
     """class bytes x 8 / (rate x measured time): 0 to 1; None on an unshaped link, as fast as the machine."""
     utilization_busy: float | None
     """The same while at least one bucket is under way: from the moment the last of its members has handed it over to
-    the moment the last of them has its result; of a command, while any link carries over 1 % of its rate."""
+    the moment the last of them has its result; of a command, while any link carries over 1 % of its rate. None on an
+    unshaped link, and where the time of the all-reduce is withheld."""
     drops: int
     delay_line: DelayLine | None = None
     """None where no daemon makes the delay."""
@@ -300,6 +304,29 @@ class AllReduceSummary(_Part):
     """Why no time is given: too much of it may be this machine's, while iterations stand."""
 
 
+class WaitingSummary(_Part):
+    """By how much, at most, threads that waited for a core may have lengthened communication in the measured
+    iterations (testbed.verdict.waiting). Shares are 0 to 1, and of the mean or of the median, whichever is more; times
+    are virtual seconds."""
+
+    of_exposed: float
+    """Of exposed communication; 0 where the iterations cannot have lost more than a hundredth."""
+    of_communication: float = 0.0
+    """Of all communication, hidden or not; 0 where workers do not wait for each other."""
+    of_iterations: float = 0.0
+    """Of the iterations: what is hidden does not lengthen them."""
+    waited_s: float = 0.0
+    """While something was exchanged and at least one thread waited; where waits could not be traced, for how long an
+    average worker waited."""
+    by_host_s: dict[str, float] = {}
+    """Of these, those in which a thread of that host did."""
+
+    @property
+    def share(self) -> float:
+        """Of exposed or of all communication, whichever is more."""
+        return max(self.of_exposed, self.of_communication)
+
+
 class PredictionSummary(_Part):
     """What the cost model said of the iterations before they were measured; virtual seconds. Errors are predicted over
     measured, less 1."""
@@ -464,6 +491,9 @@ class Checks(_Part):
     """Directions whose own rate was measured."""
     num_delays: int
     """Directions whose own delay was measured."""
+    num_gradient_threads: int | None = None
+    """Threads that move gradients that the kernel ran before those that compute when the measured iterations ended;
+    None: none were to, or this machine cannot."""
     not_checked: list[str]
     """What was not compared, and why."""
 
@@ -524,6 +554,8 @@ class Results(_Part):
     background: list[BackgroundSummary]
     machine: MachineSummary | None
     allreduce: AllReduceSummary | None
+    waiting: WaitingSummary | None = None
+    """What waiting for a core may have cost; None: no iteration was measured, or all workers wait by design."""
     prediction: PredictionSummary | None = None
     """None: nothing is exchanged that a model knows of."""
     compression: CompressionSummary | None = None

@@ -7,14 +7,25 @@ a pace's overruns say how much.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from testbed.measure.run_queue_trace import root_threads, threads_of
+from testbed.measure.observations import GradientThreadsNow
+from testbed.measure.run_queue_trace import ran_s, threads_of
 
 GRADIENT_PRIORITY: Final = 1
 """Of SCHED_RR; below the 5 of what measures links and the 10 of the programs that delay packets."""
+LEAST_RUN_S: Final = 0.001
+"""On a core, of a thread that has moved anything; the control plane's may start others that do next to nothing."""
+_NAMES: Final = {
+    os.SCHED_OTHER: "SCHED_OTHER",
+    os.SCHED_FIFO: "SCHED_FIFO",
+    os.SCHED_RR: "SCHED_RR",
+    os.SCHED_BATCH: "SCHED_BATCH",
+    os.SCHED_IDLE: "SCHED_IDLE",
+}
 
 
 class GradientThreads:
@@ -37,23 +48,66 @@ class GradientThreads:
         """Why they have no priority, on a machine that gives them none; None: they have, or nobody requested it."""
 
     def computes(self, host: str, threads: Iterable[int]) -> None:
-        """These of a worker's threads, by their ids in its own pid namespace, compute; all others move gradients."""
-        self._computing[host] = root_threads(self._workers()[host], threads)
+        """These of a worker's threads compute, by their ids in the root namespace; all others move gradients."""
+        self._computing[host] = frozenset(threads)
 
     def prioritise(self) -> None:
         """Those that there are now; what they start inherits it. Nothing before a worker has said which compute."""
-        if not self._computing:
-            return
-        workers = {host: pid for host, pid in self._workers().items() if host in self._computing}
         try:
-            for host, pid in ({**self._servers(), **workers}).items():
-                if host not in self._limited:
-                    for thread in threads_of(pid) - self._computing.get(host, frozenset()):
-                        _prioritise(thread)
+            for _, thread in self._threads():
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(GRADIENT_PRIORITY))
         except PermissionError as error:
             self.refused = str(error)
 
+    def read_back(self) -> GradientThreadsNow | None:
+        """How the kernel runs those that there are now; None where nobody has requested anything of it, or the machine
+        gives no priority."""
+        if self.refused is not None or not self._computing:
+            return None
+        found = [(host, thread, _policy(thread)) for host, thread in self._threads()]
+        first = [policy == _REQUESTED for _, _, policy in found]
+        ordinary = [
+            f"{host}: {_name(thread)} (thread {thread}) is in {_title(policy)}"
+            for host, thread, policy in found
+            if policy is not None and policy != _REQUESTED and ran_s(thread) >= LEAST_RUN_S
+        ]
+        return GradientThreadsNow(num_first=sum(first), ordinary=ordinary)
 
-def _prioritise(thread: int) -> None:
-    with suppress(ProcessLookupError):  # it has ended meanwhile
-        os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(GRADIENT_PRIORITY))
+    def _threads(self) -> Iterator[tuple[str, int]]:
+        """Those that move gradients, with their hosts."""
+        if not self._computing:
+            return
+        workers = {host: pid for host, pid in self._workers().items() if host in self._computing}
+        for host, pid in ({**self._servers(), **workers}).items():
+            if host not in self._limited:
+                for thread in sorted(threads_of(pid) - self._computing.get(host, frozenset())):
+                    yield host, thread
+
+
+class _Policy(NamedTuple):
+    policy: int
+    priority: int
+
+
+_REQUESTED: Final = _Policy(os.SCHED_RR, GRADIENT_PRIORITY)
+
+
+def _policy(thread: int) -> _Policy | None:
+    """None when it has ended."""
+    try:
+        return _Policy(os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority)
+    except ProcessLookupError:
+        return None
+
+
+def _title(policy: _Policy) -> str:
+    name = _NAMES.get(policy.policy, f"policy {policy.policy}")
+    return f"{name} at {policy.priority}" if policy.priority else name
+
+
+def _name(thread: int) -> str:
+    """What it is called (proc_pid_comm(5)); empty when it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{thread}/comm").read_text().strip()
+    return ""

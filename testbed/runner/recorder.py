@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any, Final
@@ -15,7 +15,7 @@ from testbed.experiment.link import MAX_RATE_BPS
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
 from testbed.measure.observations import Barrier, Observations
-from testbed.measure.run_queue_trace import RunQueueWatch
+from testbed.measure.run_queue_trace import RunQueueWatch, root_threads
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.measure.snapshot import Snapshot
 from testbed.metrics.exporter import Exporter, IterationTimes
@@ -55,9 +55,11 @@ class Recorder(Listener):
         progress: Progress,
         links: LiveLinks,
         observations: Observations,
+        workers: Callable[[], Mapping[str, int]],
         on_line: OnLine | None = None,
     ) -> None:
-        """`observations` are filled; `on_line` hears what a command's workers print."""
+        """`observations` are filled; `workers` are pids in the root namespace by host, now; `on_line` hears what a
+        command's workers print."""
         self.sampler: LinkSampler | None = None
         self.run_queue: RunQueueWatch | None = None
         self.gradient_threads: GradientThreads | None = None
@@ -65,6 +67,7 @@ class Recorder(Listener):
         self.watched: list[Callable[[], None]] = [links.check]
         """Called about ten times a second; each raises what has ended the run."""
         self._observations = observations
+        self._workers = workers
         self._on_line = on_line
         self._plan = plan
         self._epoch_s = epoch_s
@@ -139,6 +142,8 @@ class Recorder(Listener):
         reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
         if name in {"warmup", "measure"}:
             self._prioritise()
+        if name == "done" and self.gradient_threads is not None:
+            self._observations.gradient_threads = self.gradient_threads.read_back()
         if name in {"measure", "done"}:
             self._take_waits(measuring=name == "measure")
             if name == "done" and self.run_queue is not None:
@@ -202,10 +207,12 @@ class Recorder(Listener):
 
     def on_computing_threads(self, rank: int, threads: Sequence[int]) -> None:
         """What they wait for lengthens computing, and the worker's others run before them."""
+        host = f"w{rank}"
+        computing = root_threads(self._workers()[host], threads)
         if self.run_queue is not None:
-            self.run_queue.computes(f"w{rank}", threads)
+            self.run_queue.computes(computing)
         if self.gradient_threads is not None:
-            self.gradient_threads.computes(f"w{rank}", threads)
+            self.gradient_threads.computes(host, computing)
 
     def on_result(self, rank: int, json: str) -> None:
         """What a worker counted in the measured iterations: of an aggregating switch, of its own endpoint."""

@@ -154,6 +154,8 @@ class _Run:
         self.progress = progress
         self.run_id = new_run_id()
         experiment = plan.experiment
+        # Before the record is begun: it may measure a codec, which a machine may not be able to.
+        predicted = predict_run(plan, expected_error(), contending_codec_times(plan))
         self.writer = RecordWriter(
             output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}",
             on_rows=None if live is None else live.rows,
@@ -166,7 +168,7 @@ class _Run:
             writer=self.writer,
             calibration=Calibration(mode=calibration_mode),
             setup=setup_text(experiment),
-            predicted=predict_run(plan, expected_error(), contending_codec_times(plan)),
+            predicted=predicted,
         )
         self.environment = environment.describe()
         if plan.spread is not None:
@@ -268,6 +270,7 @@ class _Run:
             progress=self.status_file,
             links=bench.links,
             observations=found.observations,
+            workers=lambda: bench.deployment.working,
             on_line=self.on_line,
         )
         bench.links.accept(recorder.on_link_changes)

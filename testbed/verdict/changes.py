@@ -8,6 +8,7 @@ import numpy.typing as npt
 import polars as pl
 
 from testbed.record.summary import ChangeSummary
+from transports.units import parse_time_s
 
 Floats = npt.NDArray[np.float64]
 _TOGETHER_S: Final = 0.5
@@ -53,6 +54,12 @@ class RateHistory:
         index = np.searchsorted(self._at_s, at_s, side="right")
         since = np.maximum(index - 1, 0)
         return np.asarray(self._bits[since] + self._rates[index] * (at_s - self._at_s[since]), dtype=np.float64)
+
+
+def least_delay_s(changes: pl.DataFrame, *, link: str, node: str, delay_s: float) -> float:
+    """The least delay that was configured for a direction; `delay_s` before the first change."""
+    mine = (pl.col("link") == link) & (pl.col("node") == node) & (pl.col("setting") == "delay")
+    return min([delay_s, *map(parse_time_s, changes.filter(mine)["after"].to_list())])
 
 
 def changed_directions(changes: pl.DataFrame) -> set[tuple[str, str]]:

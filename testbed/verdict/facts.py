@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
-from testbed.measure.observations import Barrier
+from testbed.measure.observations import Barrier, GradientThreadsNow
 from testbed.plan.prediction import Prediction
 from testbed.record.frames import (
     BUCKET_SCHEMA,
@@ -81,6 +81,8 @@ class LinkFacts:
     """In between; None: its queue never held enough to tell."""
     burst_bytes: int = 0
     """May leave at once, whatever the rate."""
+    frame_bytes: int = 1514
+    """The longest super-frame on it, which is sent whole once it has begun."""
 
     @property
     def title(self) -> str:
@@ -238,6 +240,8 @@ class Facts:
     waits: pl.DataFrame | None = None
     """WAIT_SCHEMA: when threads of workers, parameter servers and aggregators waited for a core, but for those of
     `limited_ranks`; None: not known, and sums stand for it."""
+    gradient_threads: GradientThreadsNow | None = None
+    """When the measured iterations ended; None: none were to run before those that compute, or could."""
     steal_share: float = 0.0
     """CPU steal over the measured iterations, as a share of all cores' time."""
     softnet_drops: int = 0
@@ -264,6 +268,19 @@ class Facts:
     """Of each worker."""
     parameters_sha256: Sequence[str] = ()
     """Of each worker's final parameters, where they must be the same."""
+
+    @property
+    def overdue_s(self) -> float:
+        """For how long packets were let go later than the verdict allows, in virtual time: of all programs that delay
+        any, added up."""
+        return sum(link.delay_line.overdue_s for link in self.links if link.delay_line is not None)
+
+    @property
+    def at_once_s(self) -> float:
+        """How much earlier than the links' rates say the bytes of a time in which they are busy may have left, in
+        virtual time: a burst, and the packet that was begun (sch_htb.c), of the link that needs longest for them."""
+        shaped = [link for link in self.links if link.burst_bytes]
+        return max((8 * (link.burst_bytes + link.frame_bytes) / link.rate_bps for link in shaped), default=0.0)
 
     @property
     def window(self) -> tuple[float, float] | None:

@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
-from testbed.record.summary import Outcome, Results
-from testbed.verdict.changes import change_notes
+from testbed.record.summary import Outcome, Results, WaitingSummary
+from testbed.verdict.changes import change_notes, least_delay_s
 from testbed.verdict.facts import Facts, LinkFacts, Quota
 from testbed.verdict.link_bounds import impossible, overspeeds
 from testbed.verdict.machine import alone_wait_shares, beyond_chance, other_load_share
@@ -35,6 +35,7 @@ from testbed.verdict.thresholds import (
     OTHER_LOAD_INVALID,
     OVERRUN_DEGRADED,
     OVERRUN_INVALID,
+    OVERRUN_MEAN_DEGRADED,
     OVERRUN_TOLERANCE,
     RATE_TOLERANCE,
     RETRANSMITTED_DEGRADED,
@@ -49,7 +50,7 @@ from testbed.verdict.thresholds import (
 )
 from testbed.verdict.underlay import underlay_jitters, underlay_note, underlay_shortcomings
 from testbed.verdict.utilization import excesses
-from testbed.verdict.waiting import Lengthened, lengthened_in
+from testbed.verdict.waiting import is_withheld, lateness_summary
 
 Gravity = Literal["failed", "unsupported", "invalid", "degraded", "note"]
 _OUTCOMES: Final[Mapping[Gravity, Outcome]] = {
@@ -165,6 +166,16 @@ def _read_back(facts: Facts, _: Results) -> Iterator[Reason]:
         yield Reason("invalid", f"the kernel's settings differ after the run from what was set ({listed})")
 
 
+def _priorities(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.gradient_threads is not None and facts.gradient_threads.ordinary:
+        yield Reason(
+            "degraded",
+            "threads that move gradients were to run before those that compute, and when the measured iterations ended "
+            f"did not ({_listed(facts.gradient_threads.ordinary)}): somebody changed it (chrt, a daemon that sets "
+            "priorities), or they were started by threads that compute; part of the times is this machine's",
+        )
+
+
 def _bytes(facts: Facts, _: Results) -> Iterator[Reason]:
     reads = facts.storage is not None and facts.storage.batch_bytes > 0
     schedule = "the collective's schedule and what batches were read" if reads else "the collective's schedule"
@@ -249,14 +260,15 @@ def _delay_lines(facts: Facts, _: Results) -> Iterator[Reason]:
         "lower rate or a shorter delay",
         lambda link: f"{link.delay_line.num_dropped if link.delay_line else 0:,} packets",
     )
+    yield from _lost_by_lateness(facts)
     yield from _about(
         "degraded",
-        [link for link, line in lines if (line.late_p99_s or 0.0) > _lateness_limit_s(link, facts.dilation)],
+        [link for link, line in lines if (line.late_p99_s or 0.0) > _lateness_limit_s(facts, link)],
         "packets were let go later than their delay says: this machine was busy with other things; use fewer workers, "
         "a lower rate or a longer delay",
         lambda link: (
             f"1 % more than {1e6 * _late_s(link, 'late_p99_s'):.0f} us late, limit "
-            f"{1e6 * _lateness_limit_s(link, facts.dilation):.0f} us"
+            f"{1e6 * _lateness_limit_s(facts, link):.0f} us"
         ),
     )
     yield from _about(
@@ -267,6 +279,29 @@ def _delay_lines(facts: Facts, _: Results) -> Iterator[Reason]:
             f"a packet left {1e3 * _late_s(link, 'late_max_s'):.0f} ms late, limit {1e3 * LATEST_DEGRADED_S:.0f} ms"
         ),
     )
+
+
+def _lost_by_lateness(facts: Facts) -> Iterator[Reason]:
+    """Few packets that are very late are in no percentile, and may hold up everybody."""
+    if facts.command is not None and facts.overdue_s > RUN_QUEUE_MATERIAL * facts.command.time_s:
+        yield Reason(
+            "degraded",
+            f"packets were let go later than their delay says for {facts.overdue_s:.2g} s in all, and the command took "
+            f"{facts.command.time_s:.2g} s (limit {100 * RUN_QUEUE_MATERIAL:.0f} % of it): this machine was busy with "
+            "other things; use fewer workers, a lower rate or a longer delay",
+        )
+    found = lateness_summary(facts)
+    if found is None or not facts.overdue_s:
+        return
+    invalid = RUN_QUEUE_INVALID if found.of_iterations > RUN_QUEUE_MATERIAL else math.inf
+    if graded := _graded(found.share, RUN_QUEUE_DEGRADED, invalid):
+        yield Reason(
+            graded.gravity,
+            f"packets were let go later than their delay says for {facts.overdue_s:.2g} s in all, which may have "
+            f"lengthened communication by up to {100 * found.share:.1f} % of itself (limit {100 * graded.limit:.0f} %) "
+            f"and iterations by up to {100 * found.of_iterations:.1f} %: this machine was busy with other things; use "
+            "fewer workers, a lower rate or a longer delay",
+        )
 
 
 def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
@@ -295,10 +330,10 @@ def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
 
 
 def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
-    found = lengthened_in(facts)
+    found = results.waiting
     if found is not None:
         invalid = RUN_QUEUE_INVALID if found.of_iterations > RUN_QUEUE_MATERIAL else math.inf
-        share = 0.0 if found.withheld else found.share
+        share = 0.0 if is_withheld(found) else found.share
         if graded := _graded(share, RUN_QUEUE_DEGRADED, invalid):
             yield Reason(
                 graded.gravity,
@@ -327,7 +362,8 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
                     f"{100 * ALONE_WAIT_DEGRADED:.0f} %): other programs had the cores, and the scaling factor is too "
                     "high; repeat the run when the machine is quieter",
                 )
-    elif results.network_efficiency is not None:
+    # Where computing keeps a pace, a scaling factor says that it did without communication, too.
+    if results.network_efficiency is not None and (results.scaling_factor is None or results.pace is None):
         load = other_load_share(facts.machine, facts.iterations, phase="compute_only")
         if load is not None and (graded := _graded(load, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
             yield Reason(
@@ -350,11 +386,12 @@ def _pace(_: Facts, results: Results) -> Iterator[Reason]:
             f"{100 * OVERRUN_INVALID:.0f} %): this machine computes more slowly than the device that it should be; use "
             "a longer pace, smaller batches or fewer workers",
         )
-    elif pace.num_overrun > OVERRUN_DEGRADED * pace.num_iterations:
+    elif pace.num_overrun > OVERRUN_DEGRADED * pace.num_iterations or pace.overrun_share_mean > OVERRUN_MEAN_DEGRADED:
         yield Reason(
             "degraded",
             f"computing overran its pace by more than {100 * OVERRUN_TOLERANCE:.0f} % in {pace.num_overrun} of "
-            f"{pace.num_iterations} iterations (limit {100 * OVERRUN_DEGRADED:.0f} %), by {mean:.1f} % in the mean: "
+            f"{pace.num_iterations} iterations (limit {100 * OVERRUN_DEGRADED:.0f} %), by {mean:.1f} % in the mean "
+            f"(limit {100 * OVERRUN_MEAN_DEGRADED:.0f} %): "
             "part of every iteration is this machine's; use a longer pace, smaller batches or fewer workers",
         )
 
@@ -420,6 +457,7 @@ RULES: Final[Sequence[Rule]] = (
     _interference,
     _impossible,
     _read_back,
+    _priorities,
     _bytes,
     _rates,
     _underlay,
@@ -442,19 +480,18 @@ def _saturated(results: Results) -> str:
     return f" (cores were saturated for {100 * share:.0f} % of communication)" if share else ""
 
 
-def _who_waited(found: Lengthened, facts: Facts) -> str:
-    """In virtual time; of sums only a server, where it waited longer than any worker did."""
+def _who_waited(found: WaitingSummary, facts: Facts) -> str:
+    """Of sums only a server, where it waited longer than any worker did."""
     host, waited_s = max(found.by_host_s.items(), key=lambda each: each[1], default=("", 0.0))
     if facts.waits is not None:
         return (
-            f" (while gradients were exchanged, some thread waited for {found.waited_s / facts.dilation:.2g} s in all, "
-            f"of {host} for {waited_s / facts.dilation:.2g} s)"
+            f" (while gradients were exchanged, some thread waited for {found.waited_s:.2g} s in all, "
+            f"of {host} for {waited_s:.2g} s)"
         )
     measured = facts.iterations.filter(pl.col("phase") == "measured")
     workers = measured.group_by("rank").agg(pl.col("communication_run_queue_delay_s").sum())
-    if waited_s <= max(workers["communication_run_queue_delay_s"].to_list(), default=0.0):
-        return ""
-    return f" ({host} waited longest, {waited_s / facts.dilation:.2g} s)"
+    longest_s = max(workers["communication_run_queue_delay_s"].to_list(), default=0.0) / facts.dilation
+    return f" ({host} waited longest, {waited_s:.2g} s)" if waited_s > longest_s else ""
 
 
 class _Graded(NamedTuple):
@@ -504,9 +541,10 @@ def _late_s(link: LinkFacts, name: Literal["late_p99_s", "late_max_s"]) -> float
     return late_s or 0.0
 
 
-def _lateness_limit_s(link: LinkFacts, dilation: float) -> float:
-    """Virtual; the floor is a wake-up on this machine."""
-    return max(LATENESS_FLOOR_S / dilation, LATENESS_SHARE_DEGRADED * link.delay_s)
+def _lateness_limit_s(facts: Facts, link: LinkFacts) -> float:
+    """Virtual; the floor is a wake-up on this machine. A delay that changed counts as the least that it was."""
+    delay_s = least_delay_s(facts.changes, link=link.name, node=link.from_, delay_s=link.delay_s)
+    return max(LATENESS_FLOOR_S / facts.dilation, LATENESS_SHARE_DEGRADED * delay_s)
 
 
 def _retransmission_slack(link: LinkFacts) -> float:

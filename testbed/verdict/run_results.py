@@ -189,6 +189,7 @@ class RunResults:
             quotas=self._quotas(),
             serving_waited_s=self._serving_waited_s(),
             waits=self._waits(),
+            gradient_threads=self.observations.gradient_threads,
             steal_share=after.steal_share_since(before) if before and after else 0.0,
             softnet_drops=after.softnet_drops - before.softnet_drops if before and after else 0,
             read_back_differences=self.differences,
@@ -265,6 +266,7 @@ class RunResults:
             rate_measured_on=measured.rate_of if measured else None,
             may_drop=key in self._lossy,
             burst_bytes=self._burst_bytes(direction),
+            frame_bytes=self._frame_bytes(direction),
             backlog=self._backlog(key, start, end),
             delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key), clock=self.plan.clock),
         )
@@ -274,6 +276,15 @@ class RunResults:
         if direction.requested.unshaped:
             return 0
         return direction.shaper.burst_bytes if direction.shaper else self._granule_bytes
+
+    def _frame_bytes(self, direction: Direction) -> int:
+        """The longest that is sent whole; what has no limit of its own has the run's."""
+        if direction.gso_max_segments is None:
+            return self._granule_bytes
+        return min(
+            self._granule_bytes,
+            direction.gso_max_segments * wire_bytes(self.plan.experiment.mtu, self.plan.experiment.mtu),
+        )
 
     def _backlog(self, key: tuple[str, str], start: Snapshot, end: Snapshot) -> BacklogSummary | None:
         link, node = key
@@ -554,6 +565,7 @@ def _delay_line(start: DelayCounters | None, end: DelayCounters | None, *, clock
         late_median_s=late_s[0],
         late_p99_s=late_s[1],
         late_max_s=late_s[2],
+        overdue_s=clock.virtual_s(between.overdue_s),
     )
 
 

@@ -20,6 +20,7 @@ from testbed.record.summary import (
     Results,
     Summary,
     SynchronisationSummary,
+    WaitingSummary,
 )
 from testbed.system.intervals import Floats, union
 from testbed.theory.predict import RunPrediction
@@ -34,7 +35,7 @@ from testbed.verdict.stages import stages_summary, storage_summary
 from testbed.verdict.stragglers import worker_summaries
 from testbed.verdict.thresholds import RUN_QUEUE_DEGRADED
 from testbed.verdict.utilization import busy, busy_utilization, mean_utilization
-from testbed.verdict.waiting import Lengthened, lengthened_in
+from testbed.verdict.waiting import is_withheld, waiting_summary
 
 
 def summarize(facts: Facts) -> Summary:
@@ -57,7 +58,9 @@ def measure(facts: Facts) -> Results:
     found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=mean_s)
     digests = set(facts.parameters_sha256)
     begun_s = facts.window[0] if facts.window else 0.0
-    allreduce = _allreduce(facts)
+    waiting = waiting_summary(facts)
+    withheld = _withheld(waiting) if waiting is not None and is_withheld(waiting) else None
+    allreduce = _allreduce(facts, withheld)
     return Results(
         name=facts.name,
         run_id=facts.run_id,
@@ -87,11 +90,12 @@ def measure(facts: Facts) -> Results:
         loss=_losses(iterations),
         parameters_sha256=next(iter(digests)) if len(digests) == 1 else None,
         workers=worker_summaries(facts, found.workers),
-        links=_links(facts),
+        links=_links(facts, withheld=withheld is not None),
         background=list(facts.background),
         aggregators=list(facts.aggregators),
         machine=machine_summary(facts.machine, facts.window, busy(facts)),
         allreduce=allreduce,
+        waiting=waiting,
         prediction=_prediction(facts.predicted, mean_s, allreduce),
         compression=_compression(facts),
         synchronisation=_synchronisation(facts),
@@ -136,7 +140,8 @@ def _losses(iterations: pl.DataFrame) -> LossValues | None:
     return LossValues(first=finite[0], last=finite[-1], end=end)
 
 
-def _allreduce(facts: Facts) -> AllReduceSummary | None:
+def _allreduce(facts: Facts, withheld: str | None) -> AllReduceSummary | None:
+    """`withheld`: why no time is given."""
     prediction = facts.prediction
     measured = facts.buckets.filter(pl.col("phase") == "measured")
     if prediction is None or measured.is_empty():
@@ -146,12 +151,10 @@ def _allreduce(facts: Facts) -> AllReduceSummary | None:
         starts, ends = union(rows["started_s"].to_numpy(), rows["done_s"].to_numpy())
         key = int(str(index))
         longest[key] = max(longest.get(key, 0.0), float(np.sum(ends - starts)))
-    found = lengthened_in(facts)
-    missing = _withheld(found) if found is not None and found.withheld else None
     return AllReduceSummary(
         size_bytes=prediction.gradient_bytes,
-        time_s=float(np.median(list(longest.values()))) / facts.dilation if missing is None else None,
-        missing=missing,
+        time_s=float(np.median(list(longest.values()))) / facts.dilation if withheld is None else None,
+        missing=withheld,
         bound_s=prediction.bound_s,
         schedule_bound_s=prediction.schedule_bound_s,
         predicted_s=prediction.predicted_s,
@@ -159,10 +162,10 @@ def _allreduce(facts: Facts) -> AllReduceSummary | None:
     )
 
 
-def _withheld(found: Lengthened) -> str:
+def _withheld(waiting: WaitingSummary) -> str:
     return (
-        f"up to {100 * found.of_all:.0f} % of it may have been waiting for a core (limit "
-        f"{100 * RUN_QUEUE_DEGRADED:.0f} %), and up to {100 * found.of_iterations:.1f} % of the iterations; use a "
+        f"up to {100 * waiting.of_communication:.0f} % of it may have been waiting for a core (limit "
+        f"{100 * RUN_QUEUE_DEGRADED:.0f} %), and up to {100 * waiting.of_iterations:.1f} % of the iterations; use a "
         "larger dilation"
     )
 
@@ -229,7 +232,8 @@ def _synchronisation(facts: Facts) -> SynchronisationSummary | None:
     )
 
 
-def _links(facts: Facts) -> list[LinkSummary]:
+def _links(facts: Facts, *, withheld: bool) -> list[LinkSummary]:
+    """`withheld`: how long exchanges took is, and so is what links carried in that time."""
     busy_times = busy(facts)
     return [
         LinkSummary(
@@ -251,7 +255,7 @@ def _links(facts: Facts) -> list[LinkSummary]:
             else mean_utilization(facts, link, link.background_bytes),
             retransmitted_bytes=link.retransmitted_bytes,
             utilization_mean=mean_utilization(facts, link, link.class_bytes),
-            utilization_busy=busy_utilization(facts, link, busy_times),
+            utilization_busy=None if withheld else busy_utilization(facts, link, busy_times),
             drops=link.drops,
             delay_line=link.delay_line,
             backlog=link.backlog,
@@ -268,5 +272,6 @@ def _checks(facts: Facts) -> Checks:
         num_rates=len(rated),
         num_rates_own=sum(link.rate_measured_on == f"{link.from_} -> {link.to}" for link in rated),
         num_delays=sum(link.measured_delay_s is not None for link in facts.links),
+        num_gradient_threads=None if facts.gradient_threads is None else facts.gradient_threads.num_first,
         not_checked=list(facts.not_checked),
     )

@@ -52,7 +52,8 @@ below; more means timers fired because a receiver did not get to run."""
 LATENESS_SHARE_DEGRADED: Final = 0.1
 LATENESS_FLOOR_S: Final = 300e-6
 """How much later than requested the 99th percentile of a link's packets may be let go, of the delay and at least.
-A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core."""
+A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core. Programs that
+delay packets count for how long some packet was later than that (`tolerated_ns()` of native/link_program.h)."""
 LATEST_DEGRADED_S: Final = 0.02
 """How much later than requested any packet may be let go. A hundredth of an iteration of 2 s; what takes longer is no
 wake-up, but a program that was stopped or starved, and everybody behind the packet waited as long."""
@@ -68,6 +69,9 @@ OVERRUN_TOLERANCE: Final = 0.02
 worker that is woken from its wait is some 0.1 ms late on an idle machine."""
 OVERRUN_DEGRADED: Final = 0.1
 """Of the iterations, those in which some worker was later than that: more, and the median iteration may be one."""
+OVERRUN_MEAN_DEGRADED: Final = 0.05
+"""Of an iteration's computing, by how much gradients were late in the mean, however few iterations it was in: the mean
+iteration may be longer by as much, which is what computing may differ by before a scaling factor is withheld."""
 OVERRUN_INVALID: Final = 0.1
 """Of an iteration's computing, by how much gradients were late in the mean: the experiment was of a slower device."""
 SENT_TOLERANCE: Final = 0.01

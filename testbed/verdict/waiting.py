@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from testbed.record.summary import WaitingSummary
 from testbed.system.intervals import Floats, busy_between, union
 from testbed.verdict.changes import RateHistory
 from testbed.verdict.facts import Facts
@@ -25,31 +26,10 @@ from testbed.verdict.thresholds import RUN_QUEUE_DEGRADED, RUN_QUEUE_FLOOR, RUN_
 Intervals = tuple[Floats, Floats]
 
 
-class Lengthened(NamedTuple):
-    """By how much at most."""
-
-    of_exposed: float
-    """Of exposed communication; 0 where the iterations cannot have lost more than RUN_QUEUE_FLOOR."""
-    of_all: float = 0.0
-    """Of all communication, hidden or not, where workers are in step: of the time that is given for it."""
-    waited_s: float = 0.0
-    """Wall seconds of exchanges in which at least one thread waited; of sums, for how long an average worker waited."""
-    by_host_s: Mapping[str, float] = {}
-    """Of these, those in which a thread of that host did."""
-    of_iterations: float = 0.0
-    """What the iterations can have lost by it, of themselves, in their mean or their median: what is hidden does not
-    lengthen them."""
-
-    @property
-    def share(self) -> float:
-        """Of exposed or of all communication, whichever is more."""
-        return max(self.of_exposed, self.of_all)
-
-    @property
-    def withheld(self) -> bool:
-        """Whether iterations stand, and what is said of all communication would not: that number is the machine's."""
-        stands = self.of_exposed <= RUN_QUEUE_DEGRADED and self.of_iterations <= RUN_QUEUE_MATERIAL
-        return stands and self.of_all > RUN_QUEUE_DEGRADED
+def is_withheld(waiting: WaitingSummary) -> bool:
+    """Whether iterations stand, and what is said of all communication would not: those numbers are the machine's."""
+    stands = waiting.of_exposed <= RUN_QUEUE_DEGRADED and waiting.of_iterations <= RUN_QUEUE_MATERIAL
+    return stands and waiting.of_communication > RUN_QUEUE_DEGRADED
 
 
 def run_queue_share(
@@ -67,7 +47,7 @@ def run_queue_share(
     return _share(waited_s, measured.exposed_s) if waited_s > measured.floor_s else 0.0
 
 
-def lengthened_in(facts: Facts) -> Lengthened | None:
+def waiting_summary(facts: Facts) -> WaitingSummary | None:
     """By how much at most in a run's measured iterations; without hosts that the spec makes wait."""
     return lengthened(
         facts.iterations,
@@ -77,8 +57,37 @@ def lengthened_in(facts: Facts) -> Lengthened | None:
         waits=facts.waits,
         serving_s=facts.serving_waited_s,
         in_step=facts.in_step,
-        bound_s=facts.dilation * facts.prediction.schedule_bound_s / _made_faster(facts) if facts.prediction else 0.0,
+        bound_s=_bound_s(facts),
+        at_once_s=facts.dilation * facts.at_once_s,
+        shared=facts.prediction is not None and facts.prediction.bottleneck is not None,
+        exchange_every=facts.exchange_every,
+        dilation=facts.dilation,
     )
+
+
+def lateness_summary(facts: Facts) -> WaitingSummary | None:
+    """By how much at most packets that were let go too late have, whatever they waited for: a chain of messages lost no
+    more than the time in which some packet was overdue, on whatever link. For how long that was is known of all
+    iterations together."""
+    return lengthened(
+        facts.iterations.with_columns(communication_run_queue_delay_s=pl.lit(0.0)),
+        facts.buckets,
+        num_workers=facts.num_workers,
+        ranks=range(facts.num_workers),
+        waits=None,
+        serving_s={"delay lines": facts.dilation * facts.overdue_s},
+        in_step=facts.in_step,
+        bound_s=_bound_s(facts),
+        at_once_s=facts.dilation * facts.at_once_s,
+        shared=facts.prediction is not None and facts.prediction.bottleneck is not None,
+        exchange_every=facts.exchange_every,
+        dilation=facts.dilation,
+    )
+
+
+def _bound_s(facts: Facts) -> float:
+    """Of an iteration's schedule, at the highest rates that links had; on the wall."""
+    return facts.dilation * facts.prediction.schedule_bound_s / _made_faster(facts) if facts.prediction else 0.0
 
 
 def lengthened(
@@ -91,16 +100,28 @@ def lengthened(
     serving_s: Mapping[str, float],
     in_step: bool = True,
     bound_s: float = 0.0,
-) -> Lengthened | None:
-    """Of these workers' communication, in the measured iterations; None without any.
+    at_once_s: float = 0.0,
+    shared: bool = False,
+    exchange_every: int | None = None,
+    dilation: float = 1.0,
+) -> WaitingSummary | None:
+    """Of these workers' communication, in the measured iterations; None without any. All that is given is in wall
+    seconds.
 
     `waits` are WAIT_SCHEMA of all hosts that count; None: not known, and sums of the workers' own threads stand for
-    them, and `serving_s`, for how long each server's or aggregator's threads waited in all. `bound_s` is the least of
-    an iteration's buckets together, in wall seconds, at the highest rate that links had meanwhile; a bucket's is in
-    proportion to its bytes, and exchanges that share their most loaded link follow each other there. Workers that are
-    not `in_step` have no least in common. What exposed communication can have lost counts only where it is more than
-    RUN_QUEUE_FLOOR of the iterations; what all communication can have lost, hidden or not, counts always, since its
-    time is shown whatever an iteration takes.
+    them, and `serving_s`, for how long each server's or aggregator's threads waited in all.
+
+    `bound_s` is the least of an iteration's buckets together, in wall seconds, at the highest rate that links had
+    meanwhile; a bucket's is in proportion to its bytes, and exchanges that share their most loaded link follow each
+    other there. A link that was idle lets go at once what takes `at_once_s` at its rate (a burst, and a packet that it
+    has begun), so each time that exchanges are under way needs so much less. A worker's own link carries nothing of a
+    bucket before the worker hands it over; where the most loaded link is `shared`, others' bytes may have crossed it
+    before the last worker did, and the least counts from the first. Workers that are not `in_step` have no least in
+    common.
+
+    What exposed communication can have lost counts only where it is more than RUN_QUEUE_FLOOR of the iterations; what
+    all communication can have lost, hidden or not, counts always, since its time is shown whatever an iteration takes.
+    Where workers exchange only once in `exchange_every` iterations, what is shown of these is of such rounds.
     """
     measured = _measured(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
     if measured is None:
@@ -108,20 +129,20 @@ def lengthened(
     exchanges = {index: _Exchanges.of(rows) for index, rows in _by_iteration(buckets, measured.indices)}
     waited = _summed(measured, serving_s) if waits is None else _together(measured, exchanges, waits, in_step=in_step)
     if in_step:
-        bounds_s = _bounds_s(exchanges, bound_s)
-        lost_by_iteration_s = _lost_of_exposed_s(measured, exchanges, waited, bounds_s)
-        of_all = _of_all(exchanges, waited, bounds_s)
+        least = _Least(_bounds_s(exchanges, bound_s), at_once_s, shared)
+        lost_by_iteration_s = _lost_of_exposed_s(measured, exchanges, waited, least)
+        of_all = _of_all(exchanges, waited, least)
     else:
         lost_by_iteration_s, of_all = dict(waited.by_iteration_s), 0.0
     lost_s = sum(lost_by_iteration_s.values()) * measured.num_ranks
     of_exposed = _share(lost_s, measured.exposed_s) if lost_s > measured.floor_s else 0.0
     times_s = {index: time_s / measured.num_ranks for index, time_s in measured.time_s_by_iteration.items()}
-    return Lengthened(
-        of_exposed,
-        of_all,
-        waited.total_s,
-        waited.by_host_s,
-        of_iterations=_shortened(times_s, lost_by_iteration_s),
+    return WaitingSummary(
+        of_exposed=of_exposed,
+        of_communication=of_all,
+        of_iterations=_shortened(times_s, lost_by_iteration_s, exchange_every),
+        waited_s=waited.total_s / dilation,
+        by_host_s={host: each_s / dilation for host, each_s in waited.by_host_s.items()},
     )
 
 
@@ -215,23 +236,24 @@ class _Exchanges(NamedTuple):
         return cls(*(every[name].to_numpy() for name in cls._fields))
 
     @property
-    def took_s(self) -> float:
-        """In which at least one was under way."""
-        starts, ends = union(self.ready_s, self.done_s)
-        return float(np.sum(ends - starts))
+    def under_way(self) -> Intervals:
+        """When at least one was."""
+        return union(self.ready_s, self.done_s)
 
     @property
-    def pending_s(self) -> float:
-        """In which a member had handed a bucket over that not all had back: what lies between exchanges included, where
+    def pending(self) -> Intervals:
+        """When a member had handed a bucket over that not all had back: what lies between exchanges included, where
         it kept one waiting."""
-        starts, ends = union(self.first_s, self.done_s)
-        return float(np.sum(ends - starts))
+        return union(self.first_s, self.done_s)
 
-    def least_end_s(self, bound_s: float) -> float:
-        """When the last of them could have ended, had each taken no longer than its part of the bound."""
+    def least_end_s(self, bound_s: float, *, since_first: bool = False) -> float:
+        """When the last of them could have ended, had each taken no longer than its part of the bound, from when the
+        last member had handed it over, or the first."""
         parts_s = bound_s * self.size_bytes / max(1.0, float(np.sum(self.size_bytes)))
+        order = np.argsort(self.first_s, kind="stable") if since_first else np.arange(len(parts_s))
+        begins_s = (self.first_s if since_first else self.ready_s)[order]
         end_s = -math.inf
-        for ready_s, part_s in zip(self.ready_s, parts_s, strict=True):
+        for ready_s, part_s in zip(begins_s, parts_s[order], strict=True):
             end_s = max(end_s, ready_s) + part_s
         return end_s
 
@@ -353,38 +375,76 @@ def _bounds_s(exchanges: Mapping[int, _Exchanges], bound_s: float) -> dict[int, 
     return {index: bound_s * (min(1.0, each / mean_bytes) if mean_bytes else 1.0) for index, each in payload.items()}
 
 
+class _Least(NamedTuple):
+    """What the exchanges of an iteration need of their links."""
+
+    bounds_s: Mapping[int, float]
+    """By iteration, at the links' rate."""
+    at_once_s: float
+    """Of these, what a link may have let go at once whenever it was idle before."""
+    shared: bool
+    """Whether the links may have carried a part before the last member had handed a bucket over."""
+
+    def beyond_s(self, index: int, times: Intervals) -> float:
+        """By how much these times, in which all of that iteration's were, are longer; not negative."""
+        starts, ends = times
+        least_s = max(0.0, self.bounds_s[index] - len(starts) * self.at_once_s)
+        return max(0.0, float(np.sum(ends - starts)) - least_s)
+
+    def end_s(self, index: int, exchanges: _Exchanges) -> float:
+        """When that iteration's last could have ended, had each bucket taken no longer than its part. From whichever of
+        them on, what follows without a pause had one burst."""
+        return exchanges.least_end_s(self.bounds_s[index], since_first=self.shared) - self.at_once_s
+
+
 def _lost_of_exposed_s(
-    measured: _Measured, exchanges: Mapping[int, _Exchanges], waited: _Waited, bounds_s: Mapping[int, float]
+    measured: _Measured, exchanges: Mapping[int, _Exchanges], waited: _Waited, least: _Least
 ) -> dict[int, float]:
     """Of exposed communication, and so of each iteration: of an average worker's."""
     if measured.trails:  # what is left of the least may hide in the next forward pass, what is lost show there
-        lost_s = waited.lost_s({index: max(0.0, each.pending_s - bounds_s[index]) for index, each in exchanges.items()})
+        lost_s = waited.lost_s({index: least.beyond_s(index, each.pending) for index, each in exchanges.items()})
         most = _share(measured.exposed_s / measured.num_ranks, sum(lost_s.values()))
         return {index: most * each_s for index, each_s in lost_s.items()}
     beyond_s = {}
     for index, exposed_s in measured.exposed_s_by_iteration.items():
-        least_end_s = exchanges[index].least_end_s(bounds_s[index]) if index in exchanges else -math.inf
-        least_s = max(0.0, least_end_s - measured.last_gradient_s[index])
+        end_s = least.end_s(index, exchanges[index]) if index in exchanges else -math.inf
+        least_s = max(0.0, end_s - measured.last_gradient_s[index])
         beyond_s[index] = max(0.0, exposed_s / measured.num_ranks - least_s)
     return waited.lost_s(beyond_s)
 
 
-def _of_all(exchanges: Mapping[int, _Exchanges], waited: _Waited, bounds_s: Mapping[int, float]) -> float:
+def _of_all(exchanges: Mapping[int, _Exchanges], waited: _Waited, least: _Least) -> float:
     """Of all communication, hidden or not."""
-    took_s = {index: each.took_s for index, each in exchanges.items()}
-    lost_s = waited.lost_s({index: max(0.0, each_s - bounds_s[index]) for index, each_s in took_s.items()})
-    return _shortened(took_s, lost_s)
+    took_s, beyond_s = {}, {}
+    for index, each in exchanges.items():
+        starts, ends = each.under_way
+        took_s[index] = float(np.sum(ends - starts))
+        times = each.pending if least.shared else (starts, ends)
+        beyond_s[index] = min(took_s[index], least.beyond_s(index, times))
+    return _shortened(took_s, waited.lost_s(beyond_s))
 
 
-def _shortened(times_s: Mapping[int, float], lost_s: Mapping[int, float]) -> float:
-    """By how much of itself the mean or the median of these times is less without what was lost; where nothing is known
-    of what an iteration lost, nothing was."""
+def _shortened(times_s: Mapping[int, float], lost_s: Mapping[int, float], exchange_every: int | None = None) -> float:
+    """By how much of itself the mean or the median of these times, or of rounds of so many of them, is less without
+    what was lost; where nothing is known of what an iteration lost, nothing was."""
     if not times_s:
         return 0.0
-    took_s = np.array(list(times_s.values()))
-    left_s = np.array([time_s - lost_s.get(index, 0.0) for index, time_s in times_s.items()])
-    found = [float(_share(of(took_s) - of(left_s), of(took_s))) for of in (np.mean, np.median)]
-    return max(0.0, *found)
+    indices = sorted(times_s)
+    lost = np.array([lost_s.get(index, 0.0) for index in indices])
+    took_s = _rounds(np.array([times_s[index] for index in indices]), exchange_every)
+    left_s = took_s - _rounds(lost, exchange_every)
+    both = [(float(of(took_s)), float(of(left_s))) for of in (np.mean, np.median)]
+    return max(0.0, *(_share(of_s - left, of_s) for of_s, left in both))
+
+
+def _rounds(times_s: Floats, every: int | None) -> Floats:
+    """Their means over rounds, as testbed.verdict.parts.by_rounds has them: of whole ones where there are any."""
+    if every is None:
+        return times_s
+    whole = len(times_s) // every
+    if not whole:
+        return np.array([np.mean(times_s)])
+    return np.asarray(times_s[: whole * every].reshape(whole, every).mean(axis=1), dtype=np.float64)
 
 
 def _share(time_s: float, of_s: float) -> float:

@@ -117,6 +117,11 @@ def test_waits_for_a_core_are_traced_while_iterations_are_measured(summary: dict
     assert (waits["end_s"] > waits["begin_s"]).all()
 
 
+def test_threads_that_move_gradients_ran_before_those_that_compute_until_the_end(summary: dict[str, Any]) -> None:
+    assert summary["checked"]["num_gradient_threads"] >= summary["num_workers"]
+    assert not any("were to run before those that compute" in reason for reason in summary["reasons"])
+
+
 def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tmp_path: Path) -> None:
     record = Path(summary["record"])
     names = {path.name for path in record.iterdir()}

@@ -300,15 +300,26 @@ def test_a_program_that_was_stopped_does_not_take_old_packets_for_new_ones(tmp_p
     with deployed(tmp_path, state=state, link=link) as deployment, ExitStack() as stack:
         daemon = deployment.delay_daemon("s0")
         pid = next(process.pid for process in state.owned().processes if process.name == "delay-s0")
-        source = udp_socket(stack, deployment, "w0", deployment.plan.directions[0].sender.address)
-        target = udp_socket(stack, deployment, "s0", deployment.plan.directions[0].receiver.address)
-        target.settimeout(5)
-        before = daemon.counters()[first_stage(deployment).index]
+        pairs = [
+            (
+                udp_socket(stack, deployment, name, direction.sender.address),
+                udp_socket(stack, deployment, "s0", direction.receiver.address),
+            )
+            for name in ("w0", "w1")
+            for direction in deployment.plan.directions
+            if direction.hop == (name, "s0")
+        ]
+        before, begun_s = daemon.counters(), time.monotonic()
         os.kill(pid, signal.SIGSTOP)
-        source.sendto(b"held", target.getsockname())
+        for source, target in pairs:
+            target.settimeout(5)
+            source.sendto(b"held", target.getsockname())
         time.sleep(1.5)
         os.kill(pid, signal.SIGCONT)
-        assert target.recv(64) == b"held"
-        late_s = daemon.counters()[first_stage(deployment).index].since(before).late_s(1.0)
+        assert [target.recv(64) for _, target in pairs] == [b"held", b"held"]
+        counted, took_s = daemon.counters(), time.monotonic() - begun_s
+        late_s = counted[first_stage(deployment).index].since(before[first_stage(deployment).index]).late_s(1.0)
         assert late_s is not None
         assert late_s > 1.4
+        overdue_s = sum(each.overdue_s - before[index].overdue_s for index, each in counted.items())
+        assert 1.4 < overdue_s < took_s, "once, although two lines had something that was late"

@@ -33,6 +33,8 @@ class Background(Options):
     """The same; None: with the run."""
 
     protocol: ClassVar[Literal["udp", "tcp"]]
+    across_machines: ClassVar[bool] = False
+    """Whether nodes of one run may be on several machines with it: it has been made to work there, and tried."""
 
     @model_validator(mode="after")
     def _some_time(self) -> Self:

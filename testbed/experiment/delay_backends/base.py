@@ -41,6 +41,9 @@ class DelayCounters:
     """Let go at once, before those that wait."""
     num_marked: int = 0
     """By ECN; only where the program has the queue as well."""
+    overdue_s: float = 0.0
+    """For how long something was overdue by more than 0.3 ms and a tenth of the delay, in all that the program does, as
+    far as it was due on this line first: such times of a program's lines add up."""
     late: npt.NDArray[np.uint64]
     """Packets by how late they were let go: a histogram, see :func:`late_s`."""
 
@@ -52,6 +55,7 @@ class DelayCounters:
             num_dropped=self.num_dropped - before.num_dropped,
             num_reordered=self.num_reordered - before.num_reordered,
             num_marked=self.num_marked - before.num_marked,
+            overdue_s=self.overdue_s - before.overdue_s,
             late=self.late - before.late,
         )
 
@@ -92,6 +96,8 @@ class RelayCounters:
     num_reordered: int
     num_failed: int
     """That the receiving device refused: always an error."""
+    overdue_s: float
+    """As in :class:`DelayCounters`."""
     late: npt.NDArray[np.uint64]
     """Deliveries by lateness, as in :class:`DelayCounters`."""
     parameters: Any
@@ -111,6 +117,7 @@ class RelayCounters:
             num_dropped=self.num_failed,
             num_reordered=self.num_reordered,
             num_marked=self.num_marked,
+            overdue_s=self.overdue_s,
             late=self.late,
         )
 
@@ -243,6 +250,8 @@ class DelayBackend(Options):
     """Whether its stage makes rate and queue as well, in place of the shaper."""
     sees_frames: ClassVar[bool] = False
     """Whether it delays what a bridge passes on, too, and not only what a node routes or receives."""
+    across_machines: ClassVar[bool] = False
+    """Whether nodes of one run may be on several machines with it: it has been made to work there, and tried."""
     program: ClassVar[DelayProgram | None] = None
     """What serves its stages; None: the kernel alone."""
     tools: ClassVar[Sequence[str]] = ()

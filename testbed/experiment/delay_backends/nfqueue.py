@@ -103,6 +103,7 @@ def parse_counters(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict
             num_lost=int(row["lost"]),
             num_reordered=int(row["reordered"]),
             num_dropped=queues.get(int(row["queue"]), {}).get("num_dropped", 0),
+            overdue_s=int(row["overdue_ns"]) * 1e-9,
             late=row["late"].copy(),
         )
         for row in np.frombuffer(data, dtype=DELAY_COUNTERS)
@@ -145,6 +146,7 @@ class Nfqueue(DelayBackend):
         "NFQUEUE: modprobe nfnetlink_queue xt_NFQUEUE"
     )
     cuts_superframes: ClassVar[bool] = True
+    across_machines: ClassVar[bool] = True
     program: ClassVar[DelayProgram | None] = DelayProgram(
         name="delay_nfqueue",
         serves="node",

@@ -106,6 +106,7 @@ def parse_counters(data: bytes) -> dict[int, RelayCounters]:
             num_duplicated=int(row["duplicated"]),
             num_reordered=int(row["reordered"]),
             num_failed=int(row["failed"]),
+            overdue_s=int(row["overdue_ns"]) * 1e-9,
             late=row["late"].copy(),
             parameters=RelayParameters(
                 **{field.name: float(row["parameters"][field.name]) for field in fields(RelayParameters)}

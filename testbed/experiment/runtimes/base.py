@@ -20,6 +20,9 @@ class Runtime(Options):
     enters_hosts: ClassVar[bool] = False
     """Whether a process of one host can enter the namespaces of the others, as a launcher wants to."""
 
+    across_machines: ClassVar[bool] = False
+    """Whether nodes of one run may be on several machines with it: it has been made to work there, and tried."""
+
     @abstractmethod
     def text(self) -> str:
         """For `testbed plan`: where imports happen, and what workers run in."""

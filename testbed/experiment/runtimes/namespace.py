@@ -14,6 +14,7 @@ class Namespace(Runtime):
     driver: ClassVar[str] = "testbed.hosts.namespace:NamespaceDriver"
     imports_here: ClassVar[bool] = True
     enters_hosts: ClassVar[bool] = True
+    across_machines: ClassVar[bool] = True
 
     def text(self) -> str:
         """What the runtime starts; torch is imported once for all."""

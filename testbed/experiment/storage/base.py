@@ -6,7 +6,7 @@ requests, whoever sent them. Nothing is cached: what two workers read is read tw
 """
 
 from abc import abstractmethod
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import ConfigDict, Field
 
@@ -28,6 +28,9 @@ class Storage(Options):
     """A value on the storage axis."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    across_machines: ClassVar[bool] = False
+    """Whether nodes of one run may be on several machines with it: it has been made to work there, and tried."""
 
     disk_bps: Rate | None = Field(None, alias="disk", ge=MIN_DISK_BPS, le=MAX_DISK_BPS)
     """What the node reads from its disk, for all workers together; null: more than any link takes."""

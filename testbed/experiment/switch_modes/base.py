@@ -13,6 +13,8 @@ class SwitchMode(Options):
     routes: ClassVar[bool]
     """Whether switches have addresses that packets can be routed to, and netfilter sees what they forward; if not, they
     pass frames on."""
+    across_machines: ClassVar[bool] = False
+    """Whether nodes of one run may be on several machines with it: it has been made to work there, and tried."""
 
 
 SWITCH_MODES: Final[Registry[SwitchMode]] = Registry("switch", "testbed.experiment.switch_modes")

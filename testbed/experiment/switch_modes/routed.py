@@ -11,3 +11,4 @@ class Routed(SwitchMode):
 
     layout: ClassVar[str] = "testbed.plan.addressing:routed"
     routes: ClassVar[bool] = True
+    across_machines: ClassVar[bool] = True

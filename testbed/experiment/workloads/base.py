@@ -82,6 +82,8 @@ class Workload(Options):
 
     reads_data: ClassVar[bool] = False
     """Whether it can be given a storage that its workers read from."""
+    across_machines: ClassVar[bool] = False
+    """Whether nodes of one run may be on several machines with it: it has been made to work there, and tried."""
 
     def batch_samples(self) -> int | None:
         """Samples of a worker in an iteration; None: nobody says how many."""
@@ -198,6 +200,7 @@ class AgentWorkload(Workload):
     entry: ClassVar[str]
     """`module:function`, called as function(workload, WorkerConfiguration, WorkerControl) in each worker's process: the
     worker's whole life between registration and exit. Only there is the module imported."""
+    across_machines: ClassVar[bool] = True
 
 
 WORKLOADS: Final[Registry[Workload]] = Registry("workload", "testbed.experiment.workloads")

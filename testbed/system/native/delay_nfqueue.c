@@ -62,7 +62,8 @@ enum { NUM_PARAMETERS = sizeof names / sizeof *names };
 _Static_assert(sizeof(struct parameters) == NUM_PARAMETERS * sizeof(double), "each parameter has a name");
 
 struct counters {
-    uint64_t queue, packets, lost, reordered, max_late_ns;
+    uint64_t queue, packets, lost, reordered;
+    uint64_t overdue_ns; /* of the whole process, counted where something was due first */
     uint64_t late[NUM_BUCKETS]; /* by bucket_of(): 1 us wide up to 64 us, then 32 in each power of two */
     struct parameters parameters;
 };
@@ -280,7 +281,21 @@ static int receive(void) {
 
 static void count_late(struct line *line, uint64_t late_ns) {
     line->counters->late[bucket_of(late_ns)]++;
-    if (late_ns > line->counters->max_late_ns) line->counters->max_late_ns = late_ns;
+}
+
+static void count_overdue(void) {
+    static uint64_t until_ns;
+    struct line *first = NULL;
+    uint64_t now = now_ns(CLOCK_MONOTONIC), first_ns = UINT64_MAX;
+    for (struct line *line = lines; line < lines + num_lines; line++) {
+        uint64_t due_ns = line->heap.count ? line->heap.items[0].due_ns : UINT64_MAX;
+        if (line->head != line->tail && line->ring[line->head & line->mask].due_ns < due_ns)
+            due_ns = line->ring[line->head & line->mask].due_ns;
+        if (due_ns >= first_ns || due_ns >= now || now - due_ns <= tolerated_ns(line->parameters.delay_ns)) continue;
+        first = line;
+        first_ns = due_ns;
+    }
+    if (first) first->counters->overdue_ns += newly_overdue_ns(&until_ns, first_ns, now);
 }
 
 /* Packets that are all delayed alike are late or early by half of this, beside what waking up takes. */
@@ -313,6 +328,7 @@ static void release_held(struct line *line, uint64_t now) {
 /* Lets go of everything that is due. Returns the moment when something is again, or UINT64_MAX. */
 static uint64_t release(void) {
     uint64_t next_ns = UINT64_MAX;
+    count_overdue();
     for (struct line *line = lines; line < lines + num_lines; line++) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         release_waiting(line, now);

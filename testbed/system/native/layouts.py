@@ -21,7 +21,7 @@ FLOW_COUNTERS: Final = (
 )  # fmt: skip
 DELAY_COUNTERS: Final = np.dtype(
     [
-        *((name, "=u8") for name in ("queue", "packets", "lost", "reordered", "max_late_ns")),
+        *((name, "=u8") for name in ("queue", "packets", "lost", "reordered", "overdue_ns")),
         ("late", "=u8", (NUM_BUCKETS,)),
         ("parameters", [(name, "=f8") for name in DELAY_PARAMETERS]),
     ]
@@ -32,7 +32,7 @@ RELAY_COUNTERS: Final = np.dtype(
             (name, "=u8")
             for name in (
                 "packets", "bytes", "dropped_packets", "dropped_bytes", "marked", "lost", "duplicated", "reordered",
-                "failed", "backlog_bytes", "max_late_ns",
+                "failed", "backlog_bytes", "overdue_ns",
             )
         ),
         ("late", "=u8", (NUM_BUCKETS,)),

@@ -17,6 +17,17 @@ static unsigned bucket_of(uint64_t late_ns) {
     return shift * 32 + (us >> shift);
 }
 
+/* So late packets may be let go: the verdict's limits (testbed/verdict/thresholds.py). */
+static uint64_t tolerated_ns(double delay_ns) { return fmax(300000, delay_ns / 10); }
+
+/* For how long, in all, something was overdue by more than that, whatever of it a process has: `counted_until_ns` is its
+ * own, and `due_ns` the earliest of what is so late now. */
+static uint64_t newly_overdue_ns(uint64_t *counted_until_ns, uint64_t due_ns, uint64_t now) {
+    uint64_t from_ns = due_ns > *counted_until_ns ? due_ns : *counted_until_ns;
+    *counted_until_ns = now;
+    return now > from_ns ? now - from_ns : 0;
+}
+
 /* --- chance ----------------------------------------------------------------------------------------------------- */
 
 /* Streams of their own for each kind of draw, so that one kind does not shift another; all of them follow from the seed. */

@@ -73,7 +73,8 @@ struct counters {
     uint64_t packets, bytes; /* that occupied the line */
     uint64_t dropped_packets, dropped_bytes, marked, lost, duplicated, reordered;
     uint64_t failed; /* the receiving device did not take them: always an error */
-    uint64_t backlog_bytes, max_late_ns;
+    uint64_t backlog_bytes;
+    uint64_t overdue_ns; /* of the whole thread, counted where something was due first */
     uint64_t late[NUM_BUCKETS]; /* by bucket_of(): 1 us wide up to 64 us, then 32 in each power of two */
     struct parameters parameters;
 };
@@ -104,6 +105,7 @@ struct relay { /* a thread and its links */
     uint64_t pass_ns;     /* when the present pass began */
     /* By how much, at least, that was later than planned: this thread did not get to run. */
     uint64_t scheduling_delay_ns;
+    uint64_t overdue_until_ns; /* it is counted */
     struct packet *unused[NUM_SIZES], *spare;
 };
 
@@ -340,7 +342,6 @@ static uint64_t release(struct relay *relay, struct direction *d) {
         struct packet *packet = arrived.packet;
         uint64_t late_ns = now - arrived.due_ns + packet->unread_ns;
         d->counters->late[bucket_of(late_ns)]++;
-        if (late_ns > d->counters->max_late_ns) d->counters->max_late_ns = late_ns;
         if (write(d->to, packet->data, packet->bytes) != (ssize_t)packet->bytes)
             d->counters->failed += packet->num_segments;
         give(relay, packet);
@@ -356,6 +357,21 @@ static uint64_t release(struct relay *relay, struct direction *d) {
         if (d->free_ns + after_ns < next_ns) next_ns = d->free_ns + after_ns;
     }
     return next_ns;
+}
+
+static void count_overdue(struct relay *relay, struct direction **mine, int count) {
+    struct direction *first = NULL;
+    uint64_t now = now_ns(CLOCK_MONOTONIC), first_ns = UINT64_MAX;
+    for (int i = 0; i < count; i++) {
+        if (!mine[i]->travelling.count) continue;
+        const struct waiting *next = &mine[i]->travelling.items[0];
+        if (next->due_ns > now) continue;
+        uint64_t due_ns = next->due_ns - ((struct packet *)next->packet)->unread_ns;
+        if (due_ns >= first_ns || now - due_ns <= tolerated_ns(mine[i]->parameters.delay_ns)) continue;
+        first = mine[i];
+        first_ns = due_ns;
+    }
+    if (first) first->counters->overdue_ns += newly_overdue_ns(&relay->overdue_until_ns, first_ns, now);
 }
 
 static void *run(void *argument) {
@@ -392,6 +408,7 @@ static void *run(void *argument) {
             }
             if (polled[i].revents && receive(relay, mine[i])) next_ns = 0;
         }
+        count_overdue(relay, mine, count);
         for (int i = 0; i < count; i++) {
             uint64_t moment_ns = release(relay, mine[i]);
             if (moment_ns < next_ns) next_ns = moment_ns;

@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,19 @@ import testbed.machine.codec_cost
 from testbed.errors import MissingRequirementError
 from testbed.experiment.experiment import validate
 from testbed.machine.budget import keep
-from testbed.machine.codec_cost import CODEC_SHARE, CodecLoad, codec_load, codec_times, contending_codec_times
+from testbed.machine.codec_cost import (
+    BUSY_KEPT_S,
+    BUSY_SHARE,
+    CODEC_SHARE,
+    KEPT_S,
+    CodecLoad,
+    codec_load,
+    codec_times,
+    contending_codec_times,
+    others_share,
+)
 from testbed.machine.doctor import plan_in_theory
+from testbed.measure.machine import MachineSample
 from testbed.plan.plan import Plan, make_plan
 from tests.facts import BUDGET
 
@@ -52,6 +65,75 @@ def test_what_is_not_whole_or_of_another_machine_is_measured_again(cache: Path, 
     cache.write_text(spoilt)
     codec_times(planned())
     assert len(json.loads(cache.read_text())["codecs"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("age_s", "busy_share", "again"),
+    [
+        (60.0, 0.0, False),
+        (KEPT_S - 60, BUSY_SHARE, False),
+        (KEPT_S + 60, 0.0, True),
+        (60.0, 0.5, False),
+        (BUSY_KEPT_S + 60, BUSY_SHARE + 0.01, True),
+        (-3600.0, 0.0, True),
+    ],
+)
+def test_what_was_measured_long_ago_or_beside_others_is_measured_again(
+    cache: Path, age_s: float, busy_share: float, again: bool
+) -> None:
+    codec_times(planned())
+    kept = json.loads(cache.read_text())
+    (each,) = kept["codecs"].values()
+    assert time.time() - 600 < each["measured_at_s"] <= time.time()
+    assert 0 <= each["busy_share"] <= 1
+    each.update(measured_at_s=time.time() - age_s, busy_share=busy_share, times=[[99.0, 1.0], [99.0, 1.0]])
+    cache.write_text(json.dumps(kept))
+    load = codec_load(planned(), num_cores=2)
+    assert load is not None
+    assert (load.cpu_s == 200.0) != again
+    if not again:
+        assert load.busy_share == busy_share
+
+
+def test_what_is_not_to_be_measured_is_what_it_was_however_long_ago(cache: Path) -> None:
+    codec_times(planned())
+    kept = json.loads(cache.read_text())
+    for each in kept["codecs"].values():
+        each.update(measured_at_s=0.0, times=[[99.0, 1.0], [99.0, 1.0]])
+    cache.write_text(json.dumps(kept))
+    found = contending_codec_times(planned(), num_cores=4, measures=False)
+    assert found is not None
+    assert found[0] == (99.0, 1.0)
+
+
+def test_others_are_busy_with_what_is_neither_idle_nor_ones_own() -> None:
+    rest = {"steal_ticks": 0, "softnet_drops": 0, "softnet_squeezes": 0}
+    before = MachineSample(at_s=0.0, ticks=1000, idle_ticks=100, **rest)
+    after = MachineSample(at_s=1.0, ticks=1200, idle_ticks=180, **rest)
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    assert others_share(before, after, own_s=0.0) == pytest.approx(0.6)
+    assert others_share(before, after, own_s=80 / ticks_per_s) == pytest.approx(0.2)
+    assert others_share(before, after, own_s=200 / ticks_per_s) == 0.0
+
+
+def test_a_measurement_that_takes_too_long_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = tmp_path / "pid"
+    (tmp_path / "endless.py").write_text(
+        "import pathlib, subprocess\n"
+        "child = subprocess.Popen(['sleep', '100'])\n"
+        f"pathlib.Path({str(said)!r}).write_text(str(child.pid))\n"
+        "child.wait()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(testbed.machine.codec_cost, "_MODULE", "endless")
+    monkeypatch.setattr(testbed.machine.codec_cost, "_TIMEOUT_S", 2.0)
+    with pytest.raises(MissingRequirementError, match="took longer than 2 s"):
+        codec_times(planned())
+    state = Path(f"/proc/{said.read_text()}/stat")
+    deadline_s = time.monotonic() + 20
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline_s, "it goes on"
+        time.sleep(0.01)
 
 
 def test_other_code_is_another_machine(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +192,8 @@ def test_time_runs_slower_until_codecs_take_their_share(cpu_ms: float, dilation:
     assert load.least_dilation == dilation
     assert load.share / dilation <= CODEC_SHARE
     assert str(load) == f"codecs of 4 workers take {100 * load.share:.0f} % of 2 cores"
+    beside = replace(load, busy_share=0.4)
+    assert str(beside) == f"{load} (measured while other programs took 40 %: too much, maybe)"
 
 
 def test_auto_is_larger_with_a_codec_than_without() -> None:

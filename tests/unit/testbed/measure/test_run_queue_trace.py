@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from testbed.errors import MissingRequirementError
 from testbed.measure import run_queue_trace
-from testbed.measure.run_queue_trace import WAIT, HostWait, RunQueueWatch, by_host, root_threads
+from testbed.measure.run_queue_trace import WAIT, HostWait, RunQueueWatch, by_host, ran_s, root_threads
 
 
 def test_waits_of_a_host_that_touch_are_one_and_threads_that_compute_are_apart() -> None:
@@ -38,6 +39,14 @@ def test_threads_are_known_by_their_ids_in_both_namespaces() -> None:
     assert root_threads(2**22, [1]) == frozenset(), "a process that has ended"
 
 
+def test_a_thread_has_run_for_so_long_and_one_that_has_ended_for_no_time() -> None:
+    begun_s = time.thread_time()
+    while time.thread_time() - begun_s < 0.01:
+        pass
+    assert ran_s(threading.get_native_id()) > 0.009
+    assert ran_s(2**22) == 0.0
+
+
 def test_where_nothing_can_be_traced_the_reason_is_kept_and_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused() -> None:
         raise MissingRequirementError("no eBPF: not here")
@@ -45,7 +54,7 @@ def test_where_nothing_can_be_traced_the_reason_is_kept_and_nothing_is_taken(mon
     monkeypatch.setattr(run_queue_trace, "RunQueueTrace", refused)
     watch = RunQueueWatch(lambda: {"w0": os.getpid()})
     assert watch.missing == "no eBPF: not here"
-    watch.computes("w0", [os.getpid()])
+    watch.computes([os.getpid()])
     assert watch.take() == []
     watch.close()
 

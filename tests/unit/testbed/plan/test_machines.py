@@ -5,6 +5,7 @@ import pytest
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
 from testbed.experiment.machines import Machines
+from testbed.experiment.switch_modes.base import SWITCH_MODES
 from testbed.plan.machines import Spread, spread_over
 from testbed.plan.plan import Plan, make_plan
 
@@ -113,19 +114,33 @@ def test_each_node_is_on_one_machine(first: list[str], second: list[str], said: 
         ("link.backend: tap", {"link": {"delay": "1ms", "backend": "tap"}}),
         ("link.backend: netem", {"link": {"delay": "1ms", "backend": "netem"}}),
         (
-            "background",
+            "background: bulk",
             {
                 "background": [{"kind": "bulk", "from": "x0", "to": "x1"}],
                 "hosts": {"x0": {"at": "s0"}, "x1": {"at": "s0"}},
             },
         ),
-        ("storage", {"storage": {"kind": "full_read", "data": "1MiB"}}),
+        ("storage: full_read", {"storage": {"kind": "full_read", "data": "1MiB"}}),
         ("changes", {"changes": [{"at": "1s", "link": "w0-s0", "rate": "50mbit"}]}),
     ],
 )
 def test_what_does_not_work_across_machines_is_refused_by_its_field(field: str, keys: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=f"{field} cannot be had on two machines yet; allowed with --machines: "):
         planned(["s*", "w0", "w1", "[xd]*"], ["w2", "w3"], **keys)
+
+
+def test_what_is_allowed_instead_is_what_each_value_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    halves = ["s0", "w0", "w1"], ["w2", "w3"]
+    with pytest.raises(SpecError, match=r"allowed with --machines: allreduce, replay, synthetic, training$"):
+        planned(*halves, workload={"kind": "command", "argv": ["true"]})
+    with pytest.raises(SpecError, match=r"allowed with --machines: nfqueue, or links without delay, jitter and loss$"):
+        planned(*halves, link={"delay": "1ms", "backend": "tap"})
+    with pytest.raises(SpecError, match=r"storage: full_read .*; allowed with --machines: none$"):
+        planned(*halves, storage={"kind": "full_read", "data": "1MiB", "at": "s0"})
+    monkeypatch.setattr(SWITCH_MODES["routed"], "across_machines", False)
+    monkeypatch.setattr(SWITCH_MODES["bridged"], "across_machines", True)
+    with pytest.raises(SpecError, match=r"switch: routed .*; allowed with --machines: bridged$"):
+        planned(*halves)
 
 
 def test_delays_by_nfqueue_are_had() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import testbed.runner.gradient_threads
+from testbed.measure.run_queue_trace import threads_of
 from testbed.runner.gradient_threads import GRADIENT_PRIORITY, GradientThreads
 
 
@@ -99,3 +101,58 @@ def test_a_machine_that_refuses_is_heard(monkeypatch: pytest.MonkeyPatch, anothe
     threads.computes("w0", [])
     threads.prioritise()
     assert threads.refused == "[Errno 1] Operation not permitted"
+
+
+def test_who_is_not_run_as_requested_is_named_and_who_computes_is_not(another: int) -> None:
+    threads = GradientThreads(lambda: me("w0"), nobody)
+    assert threads.read_back() is None, "nobody has requested anything"
+    own = threading.get_native_id()
+    threads.computes("w0", [another])
+    found = threads.read_back()
+    assert found is not None
+    assert found.num_first == 0
+    assert any(each.startswith("w0: ") and f"(thread {own}) is in SCHED_OTHER" in each for each in found.ordinary)
+    assert not any(f"thread {another})" in each for each in found.ordinary)
+    threads.computes("w0", [own, another])
+    now = threads.read_back()
+    assert now is not None
+    assert not any(f"thread {own})" in each for each in now.ordinary)
+
+
+def test_who_is_run_as_requested_is_counted(another: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    priorities = {another: os.sched_param(2)}
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_RR)
+    monkeypatch.setattr(os, "sched_getparam", lambda each: priorities.get(each, os.sched_param(GRADIENT_PRIORITY)))
+    monkeypatch.setattr(testbed.runner.gradient_threads, "LEAST_RUN_S", 0.0)
+    threads = GradientThreads(lambda: me("w0"), nobody)
+    threads.computes("w0", [])
+    found = threads.read_back()
+    assert found is not None
+    assert found.num_first == len(threads_of(os.getpid())) - 1
+    (other,) = found.ordinary
+    assert other.endswith(f"(thread {another}) is in SCHED_RR at 2"), "somebody else has set it"
+
+
+def test_a_thread_that_has_not_run_has_moved_nothing(another: int) -> None:
+    threads = GradientThreads(lambda: me("w0"), nobody)
+    threads.computes("w0", [threading.get_native_id()])
+    found = threads.read_back()
+    assert found is not None
+    assert not any(f"thread {another})" in each for each in found.ordinary)
+
+
+def test_nothing_is_read_back_of_a_machine_that_refuses_nor_of_hosts_with_a_quota(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited = GradientThreads(lambda: me("w0"), nobody, limited=["w0"])
+    limited.computes("w0", [])
+    assert limited.read_back() == (0, [])
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    threads = GradientThreads(lambda: me("w0"), nobody)
+    threads.computes("w0", [])
+    threads.prioritise()
+    assert threads.read_back() is None

@@ -1,19 +1,24 @@
 """The verdict follows from the facts, each reason with its numbers."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from testbed.measure.observations import GradientThreadsNow
 from testbed.record.frames import CHANGE_SCHEMA, WAIT_SCHEMA
-from testbed.record.summary import BackgroundSummary, BacklogSummary, PrometheusSummary
+from testbed.record.summary import BackgroundSummary, BacklogSummary, CommandSummary, PrometheusSummary
+from testbed.system import native
 from testbed.verdict import judge as judge_module
 from testbed.verdict.facts import End, Facts, Quota
 from testbed.verdict.judge import Verdict
 from testbed.verdict.summarize import measure
+from testbed.verdict.thresholds import LATENESS_FLOOR_S, LATENESS_SHARE_DEGRADED
 from tests.facts import LINK, PREDICTION, delay_line, facts, waiting, with_link
-from tests.rows import bucket, buckets, iteration, iterations
+from tests.rows import bucket, buckets, iteration, iterations, machine
 
 
 def judge(known: Facts) -> Verdict:
@@ -77,6 +82,17 @@ def test_a_changed_setting_is_invalid() -> None:
     assert "and 2 more" in judge(facts(read_back_differences=["a", "b", "c", "d", "e"]))[1][0]
 
 
+def test_threads_that_move_gradients_and_ran_beside_those_that_compute_degrade_and_are_named() -> None:
+    assert judge(facts(gradient_threads=GradientThreadsNow(num_first=8, ordinary=()))) == ("valid", [])
+    text = "w1: grpc_poller (thread 4711) is in SCHED_OTHER"
+    outcome, (reason,) = judge(facts(gradient_threads=GradientThreadsNow(num_first=7, ordinary=[text])))
+    assert outcome == "degraded"
+    assert text in reason
+    found = measure(facts(gradient_threads=GradientThreadsNow(num_first=7, ordinary=[text])))
+    assert found.checked.num_gradient_threads == 7
+    assert measure(facts()).checked.num_gradient_threads is None, "none were to"
+
+
 def test_unexpected_drops_are_noted_without_changing_the_verdict() -> None:
     outcome, (reason,) = judge(with_link(drops=12, retransmitted_bytes=500_000))
     assert outcome == "valid"
@@ -91,6 +107,70 @@ def test_packets_let_go_late_degrade_and_say_by_how_much() -> None:
     assert "310 us late, limit 300 us" in reason
     assert judge(with_link(delay_s=5e-3, delay_line=delay_line(late_p99_s=499e-6)))[0] == "valid"
     assert judge(with_link(delay_s=5e-3, delay_line=delay_line(late_p99_s=501e-6)))[0] == "degraded"
+
+
+@pytest.mark.parametrize(
+    ("overdue_s", "outcome", "text"),
+    [
+        (0.1, "valid", ""),
+        (0.2, "degraded", "for 0.2 s in all, which may have lengthened communication by up to 7.0 % of itself"),
+        (0.2, "degraded", "(limit 5 %) and iterations by up to 3.0 %"),
+        (0.7, "invalid", "up to 24.3 % of itself (limit 20 %) and iterations by up to 10.4 %"),
+        (60.0, "invalid", "iterations by up to"),
+    ],
+)
+def test_few_packets_that_are_very_late_count_by_what_they_may_have_cost(
+    overdue_s: float, outcome: str, text: str
+) -> None:
+    """Of a hundred packets one is 15 ms late: no percentile shows it, and every iteration waits for it."""
+    found, reasons = judge(with_link(delay_s=1e-3, delay_line=delay_line(overdue_s=overdue_s)))
+    assert found == outcome
+    assert text in "".join(reasons)
+
+
+def test_programs_that_delay_packets_count_what_is_later_than_the_verdict_allows() -> None:
+    source = Path(native.__file__).with_name("link_program.h").read_text()
+    (limit,) = re.findall(r"fmax\((\d+), delay_ns / (\d+)\)", source)
+    assert tuple(map(int, limit)) == (round(1e9 * LATENESS_FLOOR_S), round(1 / LATENESS_SHARE_DEGRADED))
+
+
+def test_lateness_is_virtual_and_costs_no_more_than_is_beyond_the_links() -> None:
+
+    def late(overdue_s: float, *, bound_s: float, dilation: float = 1.0) -> bool:
+        soon = replace(PREDICTION, schedule_bound_s=bound_s)
+        known = replace(with_link(delay_line=delay_line(overdue_s=overdue_s)), prediction=soon, dilation=dilation)
+        return any("let go later" in reason for reason in judge(known)[1])
+
+    on_the_wall = [late(0.05, bound_s=0.75, dilation=dilation) for dilation in (1.0, 4.0)]
+    assert on_the_wall == [False, True], "0.2 s of the second"
+    assert late(0.7, bound_s=3.0)
+    assert not late(0.7, bound_s=5.75), "what is as fast as its links was not held up"
+
+
+def test_of_a_command_lateness_is_compared_with_its_time() -> None:
+    command = CommandSummary(
+        argv=["iperf3"], backend=None, redirected=[], launcher=False, start_s=10.0, time_s=10.0, workers=[]
+    )
+
+    def late(overdue_s: float) -> Verdict:
+        known = with_link(delay_line=delay_line(overdue_s=overdue_s), expected_bytes=None)
+        nothing: dict[str, Any] = {"iterations": iterations(), "buckets": buckets(), "prediction": None}
+        return judge(replace(known, command=command, command_end_s=20.0, **nothing))
+
+    assert late(0.49)[0] == "valid"
+    outcome, (reason,) = late(0.51)
+    assert outcome == "degraded"
+    assert "for 0.51 s in all, and the command took 10 s (limit 5 % of it)" in reason
+
+
+def test_a_delay_that_became_shorter_is_what_lateness_is_compared_with() -> None:
+    row = {"at_s": 11.0, "link": "w0-s0", "node": "w0", "to": "s0", "setting": "delay", "before": "20ms"}
+    row |= {"after": "1ms", "rate_bps": 100e6, "source": "schedule"}
+    known = with_link(delay_s=20e-3, delay_line=delay_line(late_p99_s=1e-3))
+    assert judge(known)[0] == "valid"
+    outcome, reasons = judge(replace(known, changes=pl.DataFrame([row], schema=CHANGE_SCHEMA)))
+    assert outcome == "degraded"
+    assert "limit 300 us" in reasons[0]
 
 
 def test_a_wake_up_counts_less_where_time_is_dilated() -> None:
@@ -402,3 +482,30 @@ def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() 
     outcome, (reason, *_) = judge(reported(0.5))
     assert outcome == "degraded"
     assert "w0 waited for a core for 14 % of the time in which it computed alone" in reason
+
+
+def test_other_load_without_communication_is_network_efficiencys_though_a_scaling_factor_stands() -> None:
+    """Each worker computed alone on quiet cores; when all computed at once, others had three tenths of them."""
+    alone = [iteration(rank, 100.0 * rank + 4 * index, "compute_alone", index) for rank in (1, 2) for index in range(4)]
+    for row in alone:
+        start_s = float(str(row["start_s"]))
+        row |= {"rank": int(str(row["rank"])) - 1, "backward_end_s": start_s + 3, "optimizer_end_s": start_s + 3.5}
+        row |= {"end_s": start_s + 4}
+    only = [iteration(rank, 1000.0, "compute_only", cpu_s=0.0) for rank in range(2)]
+    measured = [iteration(0, 10.0), iteration(1, 10.25)]
+    busy = pl.DataFrame(
+        [
+            {"at_s": at_s, "ticks": round(200 * at_s), "idle_ticks": round(140 * at_s)}
+            | {"steal_ticks": 0, "softnet_drops": 0, "softnet_squeezes": 0}
+            for at_s in (1000.0, 1006.0)
+        ],
+        schema=machine().schema,
+    )
+    known = facts(iterations=iterations(*alone, *only, *measured), machine=busy)
+    assert measure(known).scaling_factor is not None
+    assert measure(known).network_efficiency is not None
+    outcome, reasons = judge(known)
+    assert outcome == "invalid"
+    assert any("other programs took 30 % of the cores" in reason for reason in reasons)
+    paced = known.iterations.with_columns(pace_s=pl.lit(3.0))
+    assert judge(replace(known, iterations=paced))[0] == "valid", "it kept its pace all the same"

@@ -153,6 +153,11 @@ def test_the_time_of_an_all_reduce_that_waited_for_cores_while_it_was_hidden_is_
     assert found.allreduce.missing is not None
     assert "up to 38 % of it may have been waiting for a core (limit 5 %)" in found.allreduce.missing
     assert found.prediction is None or found.prediction.allreduce_error is None
+    assert found.waiting is not None
+    assert (found.waiting.of_exposed, found.waiting.waited_s) == (0, 1)
+    assert found.waiting.of_communication > 0.05
+    assert [link.utilization_busy for link in found.links] == [None], "of the same time"
+    assert found.links[0].utilization_mean is not None
 
 
 def test_links_and_allreduce_as_calculated_manually() -> None:

@@ -219,6 +219,7 @@ CASES: dict[str, Case] = {
     ),
     "OVERRUN_TOLERANCE": Case(lambda beyond: paced(0.021 if beyond else 0.019), VALID_DEGRADED),
     "OVERRUN_DEGRADED": Case(lambda beyond: paced(0.05, 0.05 if beyond else 0.0, *[0.0] * 8), VALID_DEGRADED),
+    "OVERRUN_MEAN_DEGRADED": Case(lambda beyond: paced(0.51 if beyond else 0.49, *[0.0] * 9), VALID_DEGRADED),
     "OVERRUN_INVALID": Case(lambda beyond: paced(0.101 if beyond else 0.099), DEGRADED_INVALID),
     "SENT_TOLERANCE": Case(lambda beyond: sent(1.011 if beyond else 1.009), VALID_INVALID),
     "UTILIZATION_LIMIT": Case(lambda beyond: utilized(1.011 if beyond else 1.009), VALID_INVALID),

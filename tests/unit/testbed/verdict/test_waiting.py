@@ -6,8 +6,11 @@ import polars as pl
 import pytest
 
 from testbed.record.frames import WAIT_SCHEMA
-from testbed.verdict.waiting import Lengthened, lengthened, run_queue_share
+from testbed.record.summary import WaitingSummary
+from testbed.verdict.waiting import is_withheld, lengthened, run_queue_share
 from tests.rows import bucket, buckets, iteration, iterations
+
+NOTHING = WaitingSummary(of_exposed=0.0)
 
 
 def test_run_queue_share_is_of_exposed_communication_and_no_share_where_it_cannot_matter() -> None:
@@ -68,13 +71,13 @@ def test_what_iterations_can_have_lost_is_what_of_it_is_exposed() -> None:
     assert (exposed.share, exposed.of_iterations) == pytest.approx((0.5 / 3, 0.5 / 6.75))
     hidden = together(("w0", False, 13.0, 15.0), backward_compute_end_s=16.0)
     assert (hidden.of_exposed, hidden.of_iterations) == (0, 0)
-    assert hidden.share == hidden.of_all == pytest.approx(2 / 3), "of all communication"
+    assert hidden.share == hidden.of_communication == pytest.approx(2 / 3), "of all communication"
 
 
 def test_a_number_that_is_the_machines_is_withheld_where_the_iterations_are_not() -> None:
-    assert together(("w0", False, 13.0, 13.7), backward_compute_end_s=16.0).withheld, "of 3 s, and of no iteration"
-    assert not together(("w0", False, 13.0, 13.1), backward_compute_end_s=16.0).withheld, "3 %"
-    assert not together(("w0", False, 13.0, 15.0)).withheld, "nothing of such a run stands"
+    assert is_withheld(together(("w0", False, 13.0, 13.7), backward_compute_end_s=16.0)), "of 3 s, and of no iteration"
+    assert not is_withheld(together(("w0", False, 13.0, 13.1), backward_compute_end_s=16.0)), "3 %"
+    assert not is_withheld(together(("w0", False, 13.0, 15.0))), "nothing of such a run stands"
 
 
 def test_each_worker_waits_for_the_server_that_waited_longest() -> None:
@@ -114,7 +117,7 @@ def together(
     exchanged: bool = True,
     done_s: float = 16.0,
     **changes: Any,
-) -> Lengthened:
+) -> WaitingSummary:
     """Two workers whose gradients are ready at 13 s and back at 16 s; one bucket, handed over at 12 s by the first, at
     13 s by the second. What they say of sums is nonsense."""
     known: dict[str, Any] = {"ranks": [0, 1], "in_step": True, **changes.pop("known", {})}
@@ -135,14 +138,20 @@ def together(
 
 def test_threads_that_wait_together_count_once_whatever_their_hosts() -> None:
     found = together(("w0", False, 13.5, 14.0), ("w1", False, 13.75, 14.25), ("ps0", False, 13.5, 14.0))
-    assert found == Lengthened(0.75 / 3, 0.75 / 3, 0.75, {"w0": 0.5, "w1": 0.5, "ps0": 0.5}, of_iterations=0.75 / 6.75)
+    assert found == WaitingSummary(
+        of_exposed=0.75 / 3,
+        of_communication=0.75 / 3,
+        of_iterations=0.75 / 6.75,
+        waited_s=0.75,
+        by_host_s={"w0": 0.5, "w1": 0.5, "ps0": 0.5},
+    )
     one_after_the_other = together(("w0", False, 13.5, 14.0), ("w1", False, 14.0, 14.5))
     assert one_after_the_other.share == pytest.approx(1.0 / 3), "a chain may lead through both"
-    assert together() == Lengthened(0.0)
+    assert together() == NOTHING
 
 
 def test_waiting_while_nothing_is_exchanged_costs_nothing() -> None:
-    assert together(("w0", False, 10.5, 11.5), ("w1", False, 16.0, 17.0)) == Lengthened(0.0)
+    assert together(("w0", False, 10.5, 11.5), ("w1", False, 16.0, 17.0)) == NOTHING
     early = together(("w0", False, 11.75, 12.5))
     assert early.share == pytest.approx(0.5 / 3), "the first member had handed it over"
     assert together(("w0", False, 10.5, 11.5), exchanged=False).share == pytest.approx(1 / 3), "nobody knows when"
@@ -150,7 +159,9 @@ def test_waiting_while_nothing_is_exchanged_costs_nothing() -> None:
 
 def test_no_iteration_loses_more_than_it_waited_nor_than_what_it_took_beyond_its_links() -> None:
     assert together(("w0", False, 13.0, 15.0), bound_s=2.5).share == pytest.approx(0.5 / 3)
-    assert together(("w0", False, 13.0, 15.0), bound_s=3.0) == Lengthened(0.0, 0.0, 2.0, {"w0": 2.0})
+    assert together(("w0", False, 13.0, 15.0), bound_s=3.0) == NOTHING.model_copy(
+        update={"waited_s": 2.0, "by_host_s": {"w0": 2.0}}
+    )
     rows = iterations(*(iteration(rank, 10.0 + 7 * index, index=index) for index in range(2) for rank in range(2)))
     times = buckets(
         *(bucket(rank, 13.0, 16.0) for rank in range(2)), *(bucket(rank, 20.0, 23.0, index=1) for rank in range(2))
@@ -179,19 +190,21 @@ def test_how_long_hidden_communication_took_is_shown_whatever_share_of_an_iterat
     assert (found.share, found.of_iterations) == (pytest.approx(0.04 / 0.06), 0)
 
 
-def uneven(*took_s: float, waited_s: float, payload_bytes: tuple[int, ...] = (), bound_s: float = 0.0) -> Lengthened:
+def uneven(
+    *took_s: float, waited_s: float, payload_bytes: tuple[int, ...] = (), bound_s: float = 0.0, **known: Any
+) -> WaitingSummary:
     """Iterations whose only bucket took so long each, all of it exposed; of each so much was waited, where it took no
-    longer than a second."""
+    longer than a second and any time at all."""
     begun_s, rows, times, waited = 10.0, [], [], []
     for index, each_s in enumerate(took_s):
         ready_s, back_s = begun_s + 3, begun_s + 3 + each_s
         moments: dict[str, Any] = {"backward_end_s": back_s, "optimizer_end_s": back_s, "end_s": back_s}
         rows += [iteration(rank, begun_s, index=index, **moments) for rank in range(2)]
         payload = {"payload_bytes": payload_bytes[index]} if payload_bytes else {}
-        times += [bucket(rank, ready_s, back_s, index=index) | payload for rank in range(2)]
-        waited += [("w0", False, ready_s, ready_s + waited_s)] if each_s <= 1 else []
+        times += [bucket(rank, ready_s, back_s, index=index) | payload for rank in range(2)] if each_s else []
+        waited += [("w0", False, ready_s, ready_s + waited_s)] if 0 < each_s <= 1 else []
         begun_s = back_s
-    known: dict[str, Any] = {"num_workers": 2, "ranks": [0, 1], "serving_s": {}, "bound_s": bound_s}
+    known |= {"num_workers": 2, "ranks": [0, 1], "serving_s": {}, "bound_s": bound_s}
     found = lengthened(iterations(*rows), buckets(*times), waits=waits(*waited), **known)
     assert found is not None
     return found
@@ -209,6 +222,67 @@ def test_an_iteration_with_less_to_send_than_the_mean_needs_less_of_its_links() 
     assert found.share == pytest.approx(0.8), "a tenth of the mean's bytes need 0.1 s, not all of 1 s"
 
 
+def test_where_workers_exchange_now_and_then_a_long_round_hides_from_no_median_what_the_others_lost() -> None:
+    """Local SGD: of four iterations one exchanges, and rounds are shown, not iterations."""
+    took_s = [0.0, 0.0, 0.0, 1.0] * 4 + [0.0, 0.0, 0.0, 900.0, 0.0]
+    alone = uneven(*took_s, waited_s=0.9)
+    assert alone.of_iterations < 0.05, "of the mean iteration, and of the median one, which exchanges nothing"
+    rounds = uneven(*took_s, waited_s=0.9, exchange_every=4)
+    assert rounds.of_iterations == pytest.approx(0.9 / 13), "of the median round"
+    assert not is_withheld(rounds)
+    short = uneven(0.0, 1.0, waited_s=0.9, exchange_every=4)
+    assert short.of_iterations == pytest.approx(0.9 / 7), "a round that did not come to its end, the only one"
+
+
+def test_what_links_let_go_at_once_needs_no_time_that_waiting_could_not_have_taken() -> None:
+    """After a pause a token bucket is full, and an exchange that is as fast as its rate may have waited."""
+    waited = ("w0", False, 13.0, 15.0)
+    assert together(waited, bound_s=3.0).share == 0
+    burst = together(waited, bound_s=3.0, known={"at_once_s": 0.3})
+    assert (burst.of_exposed, burst.of_communication) == pytest.approx((0.3 / 3, 0.3 / 3))
+    assert together(waited, bound_s=3.0, known={"at_once_s": 9.0}).share == pytest.approx(2.0 / 3), "not below nothing"
+    rows = iterations(*(iteration(rank, 10.0, backward_compute_end_s=15.9) for rank in range(2)))
+    times = [
+        bucket(rank, at_s, done_s) | {"sequence": sequence}
+        for rank in range(2)
+        for sequence, (at_s, done_s) in enumerate([(10.5, 11.5), (13.0, 14.0), (14.0, 15.0)])
+    ]
+    found = lengthened(
+        rows,
+        buckets(*times),
+        num_workers=2,
+        ranks=[0, 1],
+        waits=waits(("w0", False, 10.5, 15.0)),
+        serving_s={},
+        bound_s=3.0,
+        at_once_s=0.1,
+    )
+    assert found is not None
+    assert found.of_communication == pytest.approx(0.2 / 3), "links were idle twice before, not three times"
+
+
+def test_a_link_that_workers_share_may_have_carried_others_bytes_before_the_last_handed_its_bucket_over() -> None:
+    """Half of a ring's bytes may have crossed a trunk before: what is as fast as its links since may have waited."""
+    waited = ("w0", False, 13.0, 15.0)
+    own = together(waited, bound_s=3.0)
+    assert own.share == 0
+    shared = together(waited, bound_s=3.0, known={"shared": True})
+    assert shared.of_communication == pytest.approx(1.0 / 3), "4 s since the first"
+    assert shared.of_exposed == pytest.approx(1.0 / 3)
+    assert together(waited, bound_s=4.0, known={"shared": True}).share == 0
+
+
+def test_times_are_given_in_virtual_time_and_shares_are_the_same() -> None:
+    fast = together(("w0", False, 13.0, 14.0))
+    slow = together(("w0", False, 13.0, 14.0), known={"dilation": 4.0})
+    assert (slow.waited_s, slow.by_host_s) == (0.25, {"w0": 0.25})
+    assert (slow.of_exposed, slow.of_communication, slow.of_iterations) == (
+        fast.of_exposed,
+        fast.of_communication,
+        fast.of_iterations,
+    )
+
+
 def test_who_waits_for_a_core_when_the_last_sum_is_there_is_still_exposed() -> None:
     found = together(("w0", True, 15.5, 15.9), done_s=15.5)
     assert found.waited_s == pytest.approx(0.4)
@@ -218,7 +292,7 @@ def test_who_waits_for_a_core_when_the_last_sum_is_there_is_still_exposed() -> N
 def test_threads_that_compute_count_where_they_have_nothing_to_compute() -> None:
     computing = ("w0", True, 12.0, 17.0)
     assert together(computing).waited_s == pytest.approx(3.0), "from its last gradient to the last sum"
-    assert together(("w0", True, 12.0, 13.0)) == Lengthened(0.0)
+    assert together(("w0", True, 12.0, 13.0)) == NOTHING
     stalled = together(("w0", True, 10.0, 11.0), forward_stall_s=0.1, exchanged=False)
     assert stalled.waited_s == pytest.approx(0.75), "in the forward pass, from 10.25 to 11 s"
     both = together(computing, ("w1", True, 15.0, 18.0), ("w1", False, 12.5, 13.25))

@@ -104,19 +104,23 @@ def counters_file(*rows: dict[str, Any]) -> bytes:
         late = [0] * 896
         for bucket, count in row["late"].items():
             late[bucket] = count
-        data += struct.pack("=5Q896Q10d", row["queue"], sum(late), row["lost"], 7, 0, *late, *range(10))
+        data += struct.pack(
+            "=5Q896Q10d", row["queue"], sum(late), row["lost"], 7, row.get("overdue_ns", 0), *late, *range(10)
+        )
     return data
 
 
 def test_counters_give_packets_losses_drops_and_lateness() -> None:
     before, after = (
         parse_counters(
-            counters_file({"queue": 2, "lost": lost, "late": late}), {2: {"num_dropped": lost}} if lost else {}
+            counters_file({"queue": 2, "lost": lost, "late": late, "overdue_ns": 10**8 * lost}),
+            {2: {"num_dropped": lost}} if lost else {},
         )[2]
         for lost, late in ((0, {10: 5}), (3, {10: 103, 63: 1, 64: 1}))
     )
     between = after.since(before)
     assert (between.num_packets, between.num_lost, between.num_dropped, between.num_reordered) == (100, 3, 3, 0)
+    assert between.overdue_s == pytest.approx(0.3)
     assert parse_parameters(counters_file({"queue": 2, "lost": 0, "late": {}}))[2].seed == 9
     assert between.late_s(0.5) == pytest.approx(11e-6)
     assert between.late_s(0.99) == pytest.approx(64e-6)

@@ -109,6 +109,7 @@ def test_the_counters_of_the_program_are_understood() -> None:
     )
     assert (second.delay.num_dropped, second.delay.num_marked) == (19, 15)
     assert second.delay.since(counters[0].delay).num_marked == 11
+    assert second.delay.since(counters[0].delay).overdue_s == pytest.approx(11e-9)
     assert second.delay.late_s(1.0) == pytest.approx(21e-6)
 
 
