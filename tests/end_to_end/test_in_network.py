@@ -112,9 +112,6 @@ def test_a_tree_adds_the_same_and_each_of_its_links_carries_each_chunk_once(
         ("s1", ["w2", "w3"], "a0"),
     ]
     assert root["chunks"] == leaves[0]["chunks"] == leaves[1]["chunks"] > 1000
-    latency = aggregator["slot_latency"]
-    assert 1000 < latency["num_chunks"] <= 4 * aggregator["chunks"], "of every worker, measured iterations alone"
-    assert 0 < latency["median_s"] <= latency["p99_s"] <= latency["edges_s"][-1]
     assert not any("add up" in reason for reason in summary["reasons"])
     assert summary["loss"]["last"] == pytest.approx(ring["loss"]["last"], rel=0.01)
     assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
