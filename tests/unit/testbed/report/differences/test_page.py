@@ -8,7 +8,6 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.report.differences.page import write_compared
-from testbed.report.terminal.results import sentences
 from testbed.store.compare import compare
 from tests.compared_runs import modelled_runs
 
@@ -49,16 +48,3 @@ def test_a_page_is_not_written_over_by_its_markdown(tmp_path: Path) -> None:
     compared = compare(modelled_runs(tmp_path, SETTINGS[:2], repeat=1))
     with pytest.raises(SpecError, match=r"--page .*: a page's name ends in \.html"):
         write_compared(compared, tmp_path / "compared.md")
-
-
-def test_the_markdown_has_every_setting_and_where_the_difference_is(tmp_path: Path) -> None:
-    compared = compare(modelled_runs(tmp_path / "runs", SETTINGS, repeat=2))
-    page = write_compared(compared, tmp_path / "compared.html")
-    text = page.with_suffix(".md").read_text(encoding="utf-8")
-    assert text.startswith("# quickstart: 3 settings compared\n")
-    assert all(sentence in text for sentence in sentences(compared))
-    tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(tables) == 2 * (2 + 3)
-    assert {line.count("|") for line in tables[:5]} == {8}
-    assert "| exposed communication |" in tables[5]
-    assert "![differences](compared-figures/differences.svg)" in text
