@@ -23,17 +23,11 @@ GROUPS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """Links and numbers of workers that no validation uses."""
-CHANNELS_OF: Final[dict[str, dict[str, Any]]] = {
-    "two workers, other channels": {"workers": 2, "link": "1gbit,0s"},
-    "three workers, other channels": {"workers": 3, "link": "300mbit,0s"},
-}
-"""Where every other channel goes around a ring, with a core for each worker and with fewer: what it takes of processors
-beyond what links take."""
 SIZES: Final = ("64MiB", "16MiB", "4MiB", "1MiB", "256KiB", "64KiB")
 """The long ones first: young connections hold back what is longer than their window."""
 CHANNEL_SIZES: Final = SIZES[2:]
 OTHER_CHANNELS: Final = ("udp", "grpc", "grpc_bulk", "quic")
-"""Those that do more for bytes than hand them to the kernel's TCP."""
+"""Those that do more for bytes than hand them to the kernel's TCP: around a ring on each group's links."""
 REPEAT: Final = 7
 
 
@@ -43,7 +37,10 @@ def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit
     rows: list[dict[str, Any]] = []
     channels = [f"ring/{kind}" for kind in OTHER_CHANNELS if _is_installed(kind)]
     groups = {name: {**group, "sizes": SIZES} for name, group in GROUPS.items()}
-    groups |= {name: {**group, "stacks": channels, "sizes": CHANNEL_SIZES} for name, group in CHANNELS_OF.items()}
+    groups |= {
+        f"{name}, other channels": {**group, "stacks": channels, "sizes": CHANNEL_SIZES}
+        for name, group in GROUPS.items()
+    }
     for name, group in groups.items():
         on_step(name)
         found = allreduce_rows(

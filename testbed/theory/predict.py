@@ -264,7 +264,9 @@ class _Predictor:
             free_s = begins_s = _later(begins_s, codec.encode_s, len(factors))
             for each in bucket:
                 quiet_s = max(0.0, min(begins_s[: len(factors)]) - last_s) if self._known else 0.0
-                found = self._exchanged(each, begins_s, self._links.quiet_class_s(quiet_s), connections)
+                if not connections:
+                    quiet_s = self._links.quiet_class_s(quiet_s)
+                found = self._exchanged(each, begins_s, quiet_s, connections)
                 free_s, connections = found
                 begins_s, last_s = free_s, max(free_s)
             free_s = _later(free_s, codec.decode_s, len(factors))

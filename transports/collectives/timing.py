@@ -43,6 +43,8 @@ NUM_GATHERED: Final = 16
 NUM_PIECES: Final = 8
 """Into so many a message is cut, so that connections take turns on a link that they share."""
 NUM_SHAPES: Final = 4096
+_DIGITS: Final = 6
+"""Of seconds that a connection has rested: what is alike is found alike."""
 _MOST_HALVINGS: Final = 64
 """More leave nothing of any window."""
 Pair = tuple[int, int]
@@ -163,7 +165,8 @@ def exchanged(
     overflow_s = 0.0
     if costs.tcp:
         overflow_s = _overflow_s(collective, operation, world, num_elements * element_bytes, links)
-    return Exchanged([end_s + overflow_s for end_s in ends_s], timeline.connections)
+    ends_s = [end_s + overflow_s for end_s in ends_s]
+    return Exchanged(ends_s, timeline.connections(max(ends_s, default=0.0)))
 
 
 def exchange_s(
@@ -366,20 +369,21 @@ class _Timeline:
         self._streams[pair] = stream
         return stream
 
-    @property
-    def connections(self) -> Connections | None:
-        """As they are in the end."""
+    def connections(self, end_s: float) -> Connections | None:
+        """As they are at the end of the exchange."""
         if self._connections is None:
             return None
-        end_s = max(self._ends_s, default=0.0)
-        idle_s = min(self._begins_s, default=0.0) - self._last_s + end_s
-        earlier = {pair: each._replace(rested_s=each.rested_s + idle_s) for pair, each in self._connections.items()}
         used = {
-            pair: Connection(stream.window_bytes, end_s - stream.last_s)
+            pair: Connection(stream.window_bytes, round(end_s - stream.last_s, _DIGITS))
             for pair, stream in self._streams.items()
             if stream.limited
         }
-        return frozenset({**earlier, **used}.items())
+        rested_s = end_s - self._last_s
+        others = {
+            pair: each._replace(rested_s=round(each.rested_s + rested_s, _DIGITS))
+            for pair, each in self._connections.items()
+        }
+        return frozenset({**others, **used}.items())
 
     def _path(self, pair: Pair) -> tuple[Sequence[int], float]:
         if pair not in self._paths:

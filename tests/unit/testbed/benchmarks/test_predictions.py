@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from testbed.benchmarks.fit import CHANNELS_OF, GROUPS
+from testbed.benchmarks.fit import GROUPS
 from testbed.benchmarks.predictions import exchange_groups, iteration_specs, planned, points
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
@@ -30,7 +30,7 @@ def test_there_are_eighty_points_and_every_collective_is_among_them() -> None:
 
 
 def test_no_point_is_one_of_the_fit() -> None:
-    used = {(group["workers"], group["link"]) for group in (*GROUPS.values(), *CHANNELS_OF.values())}
+    used = {(group["workers"], group["link"]) for group in GROUPS.values()}
     assert used.isdisjoint((group["workers"], group["link"]) for group in exchange_groups().values())
 
 
