@@ -108,8 +108,11 @@ def group_rows(name: str, group: Mapping[str, Any], errors: list[float]) -> Iter
     for row in rows:
         at = row["stack"], row["size_bytes"]
         measured_s[at] = row["time_s"]["median"]
-        plan = planned(group, *at, costs=costs)
-        said_s = lone_exchange_s(plan)
+        plan, *others = (
+            planned(group, stack, row["size_bytes"], costs=costs)
+            for stack in (row["stack"], *(each for each in group["stacks"] if each != row["stack"]))
+        )
+        said_s = lone_exchange_s(plan, others)
         error = said_s / measured_s[at] - 1
         errors.append(abs(error))
         keep_validation({f"{name}: {at[0]} of {at[1]}": ValidatedPoint(error, Reach.of(plan))})

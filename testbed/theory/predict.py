@@ -142,11 +142,9 @@ def predict_exchanges(
     """Of workload `allreduce`: each size on each stack. `planned` makes a plan, and raises SpecError for what cannot be
     right; `expected` says what predictions were compared with."""
     planned(experiment)  # refuses what could not be run
-    found = []
+    plans: dict[tuple[str, int], Plan] = {}
     for stack, size_bytes in experiment.workload.lone_exchanges():
         parsed = parse_stack(stack)
-        time_s: float | None = None
-        beyond: tuple[str, ...] = ()
         if isinstance(parsed, Composed) and not parsed.compression.compresses:
             spec = {
                 **experiment.dump(),
@@ -155,9 +153,16 @@ def predict_exchanges(
                 "workload": {"kind": "synthetic", "layers": [f"{size_bytes}B"]},
                 "fusion": "none",
             }
-            plan = planned(validate(spec))
-            time_s, beyond = lone_exchange_s(plan), tuple(outside(plan, expected))
-        found.append(ExchangePrediction(stack, size_bytes, time_s, beyond))
+            plans[stack, size_bytes] = planned(validate(spec))
+    found = []
+    for stack, size_bytes in experiment.workload.lone_exchanges():
+        plan = plans.get((stack, size_bytes))
+        if plan is None:
+            found.append(ExchangePrediction(stack, size_bytes, None, ()))
+            continue
+        in_turn = [each for at, each in plans.items() if at[1] == size_bytes and each is not plan]
+        time_s = lone_exchange_s(plan, in_turn)
+        found.append(ExchangePrediction(stack, size_bytes, time_s, tuple(outside(plan, expected))))
     return found
 
 

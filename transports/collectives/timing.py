@@ -11,9 +11,8 @@ them are super-frames: the last one of a message comes all at once. Bytes are wo
 those of the last super-frame are waited for.
 
 TCP lets a connection have no more under way than its window. One that has been idle begins with ten segments
-(RFC 6928; RFC 5681, 4.1) and gains what is acknowledged (slow start: RFC 5681, 3.1) while half of its window has been
-under way (Linux, tcp.h, tcp_is_cwnd_limited), until its path is full; what one exchange leaves of that the next one
-finds. Nothing is lost.
+(RFC 6928; RFC 5681, 4.1) and gains what is acknowledged (slow start: RFC 5681, 3.1) while it fills its window, until
+its path is full; what one exchange leaves of that the next one finds. Nothing is lost.
 Concurrent senders whose round is more than the path and a queue hold overflow it together (incast), where the path
 holds more than the queue: each but one of them then takes a round trip to repair that.
 """
@@ -229,10 +228,14 @@ class _Stream:
     """Whether a window can be smaller than that."""
     timeout_s: float = inf
     """Of retransmissions: for each that passes without data the window is halved."""
-    flight_bytes: int = 0
-    """Which are under way, or their acknowledgement is."""
+    sent_bytes: int = 0
+    acknowledged_bytes: int = 0
+    filled: bool = False
+    """Whether the window was, and nothing says yet that it no longer is."""
+    filled_bytes: int = 0
+    """How much had been sent when it was for the last time."""
     most_bytes: int = 0
-    """The most that were."""
+    """That were under way when either was seen."""
     held: "_Message | None" = None
     """By the window: whose next piece waits for acknowledgements."""
     leaving: bool = False
@@ -240,6 +243,25 @@ class _Stream:
     """Messages that were handed over with the one before them, in one call."""
     num_bytes: int = 0
     """Of what was handed over together, up to where the message under way has been sent."""
+
+    @property
+    def flight_bytes(self) -> int:
+        """Which are under way, or their acknowledgement is."""
+        return self.sent_bytes - self.acknowledged_bytes
+
+    def look(self, *, ends: bool) -> None:
+        """Whether the window is filled, as Linux sees it when it has sent (tcp_output.c, tcp_cwnd_validate); that it is
+        not, when a message `ends` and what had filled it has been acknowledged."""
+        if self.flight_bytes > self.window_bytes - PACKET_BYTES:
+            self.filled, self.filled_bytes, self.most_bytes = True, self.sent_bytes, self.flight_bytes
+        elif ends and self.acknowledged_bytes >= self.filled_bytes:
+            self.filled, self.most_bytes = False, self.flight_bytes
+
+    def acknowledge(self, num_bytes: int) -> None:
+        """Slow start (tcp.h, tcp_is_cwnd_limited), until the path is full twice: the queue holds what it does not."""
+        self.acknowledged_bytes += num_bytes
+        if self.filled or self.window_bytes < 2 * self.most_bytes:
+            self.window_bytes = max(self.window_bytes, min(self.window_bytes + num_bytes, 2 * self.full_bytes))
 
     def restart(self, now_s: float) -> None:
         """As Linux does (tcp_output.c, tcp_cwnd_restart), after RFC 2861."""
@@ -440,6 +462,7 @@ class _Timeline:
             free_bytes = stream.window_bytes - stream.flight_bytes
             if free_bytes < min(PACKET_BYTES, message.pieces[0].num_bytes):
                 stream.held = message
+                stream.look(ends=False)
                 return
             frame_bytes = self._frame_bytes[self._path(message.pair)[0][0]]
             longest_bytes = min(free_bytes, max(frame_bytes, stream.window_bytes / NUM_PIECES, PACKET_BYTES))
@@ -453,8 +476,8 @@ class _Timeline:
         ends = not message.pieces
         if stream.limited:
             stream.last_s = now_s
-            stream.flight_bytes += piece.num_bytes
-            stream.most_bytes = max(stream.most_bytes, stream.flight_bytes)
+            stream.sent_bytes += piece.num_bytes
+            stream.look(ends=ends)
         self._at(left_s, lambda: self._left(message))
         self._at(
             min(begins_s, left_s) + latency_s,
@@ -462,11 +485,9 @@ class _Timeline:
         )
 
     def _acknowledged(self, pair: Pair, num_bytes: int) -> None:
-        """The sender hears of it, gains as much window while half of that has been in use, and goes on."""
+        """The sender hears of it and goes on."""
         stream = self._streams[pair]
-        stream.flight_bytes -= num_bytes
-        if stream.window_bytes < 2 * stream.most_bytes:
-            stream.window_bytes = min(stream.window_bytes + num_bytes, 2 * stream.full_bytes)
+        stream.acknowledge(num_bytes)
         if stream.held is not None:
             message, stream.held = stream.held, None
             self._push(message)

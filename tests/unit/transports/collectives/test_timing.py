@@ -140,7 +140,7 @@ def test_a_connection_that_was_idle_begins_with_ten_segments_and_doubles_them_ev
 
 
 def test_what_an_exchange_leaves_of_a_window_the_next_one_finds() -> None:
-    """Unless a connection has had less than half of its window under way, or has rested too long: Linux halves it for
+    """Unless a connection has not filled its window, or has rested too long: Linux halves it for
     every timeout of retransmissions, 0.24 s here."""
     first = far(46)
     assert first.end_s == pytest.approx(0.1, abs=2e-3), "10, 20, 16"
