@@ -40,6 +40,10 @@ of retransmissions (TCP_RTO_MIN)."""
 GATHERED_BYTES: Final = 256 * 1024
 NUM_GATHERED: Final = 16
 """What is ready for one peer is handed to TCP in calls of at most so much, and of so many messages (`_tcp/tcp.c`)."""
+SUPER_FRAME_BYTES: Final = 62 * 1024
+LAST_BYTES: Final = 128 * 1024
+"""What is the last for a peer, and longer than the first of these but not than the second, leaves in even pieces that
+an interface takes at once (`_tcp/tcp.c`, `cut_evenly`)."""
 NUM_PIECES: Final = 8
 """Into so many a message is cut, so that connections take turns on a link that they share."""
 NUM_SHAPES: Final = 4096
@@ -241,6 +245,8 @@ class _Stream:
     leaving: bool = False
     num_gathered: int = 0
     """Messages that were handed over with the one before them, in one call."""
+    piece_bytes: int = LAST_BYTES
+    """Of what is handed over: none of its super-frames is longer."""
     num_bytes: int = 0
     """Of what was handed over together, up to where the message under way has been sent."""
 
@@ -434,15 +440,17 @@ class _Timeline:
         """Hand it over: the first super-frame leaves while the next one is copied. What was gathered with the message
         before this has been there with it."""
         size_bytes = self._size_bytes(number, index)
-        frame_bytes = self._frame_bytes[self._path((number, peer))[0][0]]
+        is_there = stream.num_gathered > 0
+        if is_there:
+            stream.num_gathered -= 1
+        elif not stream.num_bytes:
+            stream.num_gathered, stream.piece_bytes = self._gathered(number, peer, size_bytes)
+        frame_bytes = min(self._frame_bytes[self._path((number, peer))[0][0]], stream.piece_bytes)
         copied_s = self._busy(number, self._costs.message_s + size_bytes * self._costs.copy_s_per_byte)
         later_bytes = size_bytes - min(size_bytes, frame_bytes or size_bytes)
         handed_s = copied_s - later_bytes * self._costs.copy_s_per_byte
-        if stream.num_gathered:
-            stream.num_gathered -= 1
+        if is_there:
             handed_s = copied_s = self._now_s
-        elif not stream.num_bytes:
-            stream.num_gathered = self._num_gathered(number, peer, size_bytes)
         stream.leaving = True
         num_pieces = NUM_PIECES if self._shares((number, peer)) else 1
         pieces = _pieces(stream.num_bytes, size_bytes, frame_bytes, num_pieces)
@@ -499,15 +507,19 @@ class _Timeline:
         else:
             self._sent(*message.pair, message.index)
 
-    def _num_gathered(self, number: int, peer: int, num_bytes: int) -> int:
-        """How many messages to that peer are ready besides one of so many bytes, and go with it in one call."""
+    def _gathered(self, number: int, peer: int, num_bytes: int) -> tuple[int, int]:
+        """How many messages to that peer are ready besides one of so many bytes, and go with it in one call, and the
+        longest piece of that."""
         member, num = self._members[number], 0
-        for index in member.lanes[peer, "send"]:
+        lane = member.lanes[peer, "send"]
+        for index in lane:
             if member.waiting[index] or num + 1 >= NUM_GATHERED or num_bytes >= GATHERED_BYTES:
                 break
             num_bytes += self._size_bytes(number, index)
             num += 1
-        return num
+        if num < len(lane) or not SUPER_FRAME_BYTES < num_bytes <= LAST_BYTES:
+            return num, LAST_BYTES
+        return num, -(-num_bytes // -(-num_bytes // SUPER_FRAME_BYTES))
 
     def _take(self, link: int, now_s: float, piece: _Piece) -> float:
         """When the end of a piece that begins to come now leaves the link, with its last super-frame: a token bucket in
