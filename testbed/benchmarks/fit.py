@@ -9,8 +9,10 @@ from testbed.benchmarks.allreduce import allreduce_rows
 from testbed.benchmarks.predictions import planned
 from testbed.experiment.link import parse_link
 from testbed.theory.fit import Fit, Measured, fit_costs
+from transports.channels.base import CHANNELS
 from transports.collectives.costs import DEFAULT_COSTS
 from transports.compression.base import Exchange
+from transports.errors import UnsupportedError
 
 GROUPS: Final[dict[str, dict[str, Any]]] = {
     "two workers, a ring": {"workers": 2, "link": "1gbit,0s", "stacks": ["ring/tcp"]},
@@ -23,6 +25,9 @@ GROUPS: Final[dict[str, dict[str, Any]]] = {
 """Links and numbers of workers that no validation uses."""
 SIZES: Final = ("64MiB", "16MiB", "4MiB", "1MiB", "256KiB", "64KiB")
 """The long ones first: young connections hold back what is longer than their window."""
+CHANNEL_SIZES: Final = SIZES[2:]
+OTHER_CHANNELS: Final = ("udp", "grpc", "grpc_bulk", "quic")
+"""Those that do more for bytes than hand them to the kernel's TCP: around a ring on each group's links."""
 REPEAT: Final = 7
 
 
@@ -30,12 +35,18 @@ def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit
     """The fit, and each exchange with its time, predicted and measured. Raises TestbedError as a run does."""
     measured: list[Measured] = []
     rows: list[dict[str, Any]] = []
-    for name, group in GROUPS.items():
+    channels = [f"ring/{kind}" for kind in OTHER_CHANNELS if _is_installed(kind)]
+    groups = {name: {**group, "sizes": SIZES} for name, group in GROUPS.items()}
+    groups |= {
+        f"{name}, other channels": {**group, "stacks": channels, "sizes": CHANNEL_SIZES}
+        for name, group in GROUPS.items()
+    }
+    for name, group in groups.items():
         on_step(name)
         found = allreduce_rows(
             num_workers=group["workers"],
             link=parse_link(group["link"]),
-            sizes=SIZES,
+            sizes=group["sizes"],
             stacks=group["stacks"],
             repeat=REPEAT,
             congestion="cubic",
@@ -51,3 +62,11 @@ def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit
     for row, each, residual in zip(rows, measured, fit.residuals, strict=True):
         row |= {"measured_s": each.time_s, "predicted_s": each.time_s * (1 + residual), "residual": residual}
     return fit, rows
+
+
+def _is_installed(kind: str) -> bool:
+    try:
+        CHANNELS.parse(kind).require()
+    except UnsupportedError:
+        return False
+    return True

@@ -19,6 +19,7 @@ from testbed.experiment.link import parse_link
 from testbed.machine.doctor import plan_here
 from testbed.machine.fit import ValidatedPoint, expected_error, keep_validation, known_costs
 from testbed.plan.plan import Plan, make_plan
+from testbed.theory.lone_exchange import lone_exchange_s
 from testbed.theory.predict import predict_run
 from testbed.theory.reach import Reach
 from transports.bench.stacks import Composed, parse_stack
@@ -107,8 +108,11 @@ def group_rows(name: str, group: Mapping[str, Any], errors: list[float]) -> Iter
     for row in rows:
         at = row["stack"], row["size_bytes"]
         measured_s[at] = row["time_s"]["median"]
-        plan = planned(group, *at, costs=costs)
-        said_s = plan.prediction.predicted_s
+        plan, *others = (
+            planned(group, stack, row["size_bytes"], costs=costs)
+            for stack in (row["stack"], *(each for each in group["stacks"] if each != row["stack"]))
+        )
+        said_s = lone_exchange_s(plan, others)
         error = said_s / measured_s[at] - 1
         errors.append(abs(error))
         keep_validation({f"{name}: {at[0]} of {at[1]}": ValidatedPoint(error, Reach.of(plan))})

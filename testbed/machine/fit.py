@@ -12,17 +12,23 @@ from typing import Any, Final, NamedTuple
 
 import testbed.plan.prediction
 import testbed.theory.fit
+import testbed.theory.lone_exchange
 import transports.collectives.timing
 from switch_agg.native.cache import cache_directory
 from testbed.calibration.cache import machine_digest
 from testbed.errors import MissingRequirementError
-from testbed.theory.fit import PARAMETERS, Fit
+from testbed.theory.fit import CHANNEL_PARAMETERS, PARAMETERS, Fit
 from testbed.theory.reach import Expected, Reach
-from transports.collectives.costs import DEFAULT_COSTS, Costs
+from transports.collectives.costs import DEFAULT_COSTS, ChannelCosts, Costs
 
 _FILE: Final = "fit.json"
-_MODEL: Final = (transports.collectives.timing, testbed.plan.prediction, testbed.theory.fit)
-"""What parameters mean: those that were fitted to another model are none of this one's."""
+_MODEL: Final = (
+    transports.collectives.timing,
+    testbed.plan.prediction,
+    testbed.theory.fit,
+    testbed.theory.lone_exchange,
+)
+"""What parameters mean, and predictions: those that were fitted to another model are none of this one's."""
 
 
 class ValidatedPoint(NamedTuple):
@@ -80,11 +86,18 @@ def _found() -> dict[str, Any] | None:
         costs = found["costs"]
         whole = all(isinstance(costs[name], float) and costs[name] > 0 for name in PARAMETERS)
         whole &= costs["num_cores"] is None or costs["num_cores"] >= 1
+        whole &= all(each[name] > 0 for each in costs["channels"] for name in CHANNEL_PARAMETERS)
         named = set(costs) == {each.name for each in fields(Costs)}
+        _costs(found)
         _expected(found)
         return found if whole and named and found["machine"] == _digest() else None
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
+
+
+def _costs(found: Mapping[str, Any]) -> Costs:
+    costs = found["costs"]
+    return Costs(**{**costs, "channels": tuple(ChannelCosts(**each) for each in costs["channels"])})
 
 
 def _expected(found: Mapping[str, Any]) -> Expected:
@@ -99,7 +112,7 @@ def _expected(found: Mapping[str, Any]) -> Expected:
 def known_costs() -> Costs:
     """What was fitted on this machine with this code; the defaults if nothing was, or the file is not whole."""
     found = _found()
-    return DEFAULT_COSTS if found is None else Costs(**found["costs"])
+    return DEFAULT_COSTS if found is None else _costs(found)
 
 
 def expected_error() -> Expected | None:

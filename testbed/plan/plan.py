@@ -37,7 +37,7 @@ from testbed.plan.machines import Spread
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
-from testbed.plan.prediction import Prediction, at_once_bytes, exchange_time_s, path_delay_s, predict
+from testbed.plan.prediction import Prediction, at_once_bytes, exchanged_alone, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
@@ -320,6 +320,7 @@ def make_plan(
     aggregators = plan_aggregators(experiment, network, links)
     adding = [each for each in aggregators if each.collective == experiment.collective]
     channel = experiment.channel
+    costs = costs.of_channel(channel.kind)
     delays_s = {hop: each.spec.delay_s for hop, each in requested.items()}
     besides = {node.name for node in network.nodes if node.role in ("traffic", "storage")}
     between = {pair: 0 for pair in all_paths if besides.isdisjoint(pair)}
@@ -359,7 +360,7 @@ def make_plan(
             queue_bytes=queue_bytes,
             **at_once,
         )
-        return exchange_time_s(
+        return exchanged_alone(
             collective,
             world,
             exchange,
@@ -368,7 +369,7 @@ def make_plan(
             latency_s=propagation_s,
             rate_bps=rate_bps,
             quiet_s=0.0,
-        )
+        ).end_s
 
     buckets = buckets_of(experiment, all_reduce_s)
     require_synchronisable(experiment)

@@ -16,7 +16,7 @@ from transports.collectives.base import Collective, World
 from transports.collectives.cost import bound_s
 from transports.collectives.costs import Costs
 from transports.collectives.network_info import DEFAULT_QUEUE_BYTES
-from transports.collectives.timing import IDLE_S, Links, exchange_s
+from transports.collectives.timing import IDLE_S, Connections, Exchanged, Links, exchanged
 from transports.compression.base import Exchange
 
 _ETHERNET_HEADER_BYTES: Final = 14
@@ -203,9 +203,9 @@ def predict(
 
     @cache
     def lasts_s(exchange: Exchange, quiet_s: float) -> float:
-        return exchange_time_s(
+        return exchanged_alone(
             collective, world, exchange, links, costs, latency_s=latency_s, rate_bps=rate_bps, quiet_s=quiet_s
-        )
+        ).end_s
 
     modelled_s = sum(lasts_s(exchange, 0.0 if number else IDLE_S) for number, exchange in enumerate(exchanges))
     estimate_s = {direction.name: _any_s(direction, ends, exchanges, fraction) for direction in used}
@@ -238,7 +238,7 @@ def _workers_goodput_bps(
     return own_goodput_bps(own, sorted(workers), fraction)
 
 
-def exchange_time_s(
+def exchanged_alone(
     collective: Collective,
     world: World,
     exchange: Exchange,
@@ -248,9 +248,10 @@ def exchange_time_s(
     latency_s: float,
     rate_bps: float,
     quiet_s: float,
-) -> float:
-    """One exchange by itself, nothing having been sent for `quiet_s` before; an aggregator's is that far away, on links
-    of that rate."""
+    connections: Connections | None = None,
+) -> Exchanged:
+    """One exchange by itself, nothing having been sent for `quiet_s` before, by those connections (see
+    `timing.exchanged`); an aggregator's is that far away, on links of that rate."""
     own_s = collective.exchange_s(
         exchange.operation,
         exchange.num_elements,
@@ -259,8 +260,8 @@ def exchange_time_s(
         alpha_s=latency_s + costs.host_latency_s,
     )
     if own_s is not None:
-        return own_s
-    return exchange_s(
+        return Exchanged([own_s], connections)
+    return exchanged(
         collective,
         exchange.operation,
         world,
@@ -269,6 +270,7 @@ def exchange_time_s(
         links,
         costs,
         quiet_s=quiet_s,
+        connections=connections,
     )
 
 

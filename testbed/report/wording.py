@@ -138,11 +138,15 @@ def costs_text(costs: "Costs") -> str:
     """What a prediction takes hosts to cost, and who says so."""
     by = "defaults; `testbed fit` measures" if costs.fitted_at is None else f"fitted {costs.fitted_at[:10]}"
     cores = "" if costs.num_cores is None else f" (all hosts share {costs.num_cores} cores)"
+    channels = "".join(
+        f"; {each.channel} {each.message_s * 1e6:.3g} us and {each.copy_s_per_byte * 1e9:.3g} ns"
+        for each in costs.channels
+    )
     return (
         f"hosts: {costs.host_latency_s * 1e6:.3g} us latency and {costs.message_s * 1e6:.3g} us of a processor per "
         f"message{cores}, {costs.copy_s_per_byte * 1e9:.3g} ns to send or receive a byte and "
         f"{costs.addition_s_per_byte * 1e9:.3g} ns to add it, {costs.late_s * 1e6:.3g} us more on a link with a delay, "
-        f"{100 * costs.link_share:.1f} % of what headers leave of a link ({by})"
+        f"{100 * costs.link_share:.1f} % of what headers leave of a link{channels} ({by})"
     )
 
 

@@ -6,19 +6,19 @@ beyond (Huber, Annals of Mathematical Statistics 35, 1964), so that one measurem
 does not move what all others agree on.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from math import exp, log
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import exchange_time_s, plan_links
+from testbed.plan.prediction import exchanged_alone, plan_links
 from testbed.theory.reach import Reach
 from testbed.theory.simulation.fair_sharing import Floats
-from transports.collectives.costs import DEFAULT_COSTS, Costs
+from transports.collectives.costs import DEFAULT_COSTS, ChannelCosts, Costs
 from transports.collectives.timing import IDLE_S
 from transports.compression.base import Exchange
 
@@ -32,6 +32,9 @@ _RANGES: Final = {
 }
 """A link's share may be a little above 1: a burst goes beyond the shaper's rate."""
 PARAMETERS: Final = tuple(_RANGES)
+CHANNEL_PARAMETERS: Final = tuple(each.name for each in fields(ChannelCosts) if each.name in _RANGES)
+TCP: Final = "tcp"
+"""The channel by which links and hosts are measured."""
 _STEP: Final = 0.05
 _NUM_ROUNDS: Final = 25
 _SMALL: Final = 0.01
@@ -51,9 +54,10 @@ class Measured(NamedTuple):
         """The time of the exchange by the cost model."""
         plan = self.plan
         experiment = plan.experiment
+        costs = costs.of_channel(experiment.channel.kind)
         fraction = experiment.channel.goodput_fraction(experiment.mtu)
         links = plan_links(plan.directions, plan.paths, plan.participants, experiment=experiment, costs=costs)
-        return exchange_time_s(
+        return exchanged_alone(
             plan.collective,
             plan.world,
             self.exchange,
@@ -62,7 +66,7 @@ class Measured(NamedTuple):
             latency_s=plan.propagation_s,
             rate_bps=plan.prediction.goodput_bps / fraction,
             quiet_s=IDLE_S,
-        )
+        ).end_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,19 +98,48 @@ def fit_costs(
     predicted_s: Callable[[Measured, Costs], float] | None = None,
 ) -> Fit:
     """The parameters with which the cost model comes nearest to the measurements, all participants of which shared so
-    many cores. Raises ValueError for fewer
-    measurements than parameters, or times that are not above zero."""
-    if len(measured) < len(PARAMETERS):
-        raise ValueError(f"{len(measured)} measurements cannot decide {len(PARAMETERS)} parameters")
+    many cores: of TCP's exchanges first, then, with what they say of links and hosts, of each other channel what it
+    takes for a message and for a byte. Raises ValueError for fewer measurements than parameters, or times that are not
+    above zero."""
     if any(not each.time_s > 0 for each in measured):
         raise ValueError("a measured time is not above zero")
     of = predicted_s or Measured.predicted_s
+    by_channel: dict[str, list[Measured]] = {TCP: []}
+    for each in measured:
+        by_channel.setdefault(each.plan.experiment.channel.kind, []).append(each)
+    costs = replace(DEFAULT_COSTS, num_cores=num_cores, fitted_at=fitted_at)
+    costs = _fitted(by_channel.pop(TCP), PARAMETERS, costs, of, lambda values: replace(costs, **values))
+    for kind, several in by_channel.items():
+        others = costs
+
+        def with_channel(values: Mapping[str, Any], kind: str = kind, others: Costs = others) -> Costs:
+            return replace(others, channels=(*others.channels, ChannelCosts(channel=kind, **values)))
+
+        costs = _fitted(several, CHANNEL_PARAMETERS, others, of, with_channel)
+    reach = reduce(Reach.joined, (Reach.of(each.plan) for each in measured))
+    return Fit(costs=costs, residuals=tuple(of(each, costs) / each.time_s - 1 for each in measured), reach=reach)
+
+
+def _fitted(
+    measured: Sequence[Measured],
+    names: Sequence[str],
+    start: Costs,
+    predicted_s: Callable[[Measured, Costs], float],
+    with_values: Callable[[Mapping[str, Any]], Costs],
+) -> Costs:
+    """With the values of those parameters that fit best, from where they start; `with_values` puts them in."""
+    if len(measured) < len(names):
+        raise ValueError(f"{len(measured)} measurements cannot decide {len(names)} parameters")
+
+    def costs_at(logarithms: Floats) -> Costs:
+        return with_values({name: exp(logarithm) for name, logarithm in zip(names, logarithms, strict=True)})
 
     def residuals(logarithms: Floats) -> Floats:
-        costs = _costs(logarithms, num_cores)
-        return np.array([of(each, costs) / each.time_s - 1 for each in measured])
+        costs = costs_at(logarithms)
+        return np.array([predicted_s(each, costs) / each.time_s - 1 for each in measured])
 
-    at = np.array([log(getattr(DEFAULT_COSTS, name)) for name in PARAMETERS])
+    at = np.array([log(getattr(start, name)) for name in names])
+    low, high = np.log(np.array([_RANGES[name] for name in names])).T
     now, damping = residuals(at), 1e-2
     for _ in range(_NUM_ROUNDS):
         slopes = np.stack([(residuals(at + _STEP * each) - now) / _STEP for each in np.eye(len(at))], axis=1)
@@ -115,7 +148,7 @@ def fit_costs(
         step = np.linalg.solve(
             normal + damping * (np.diag(np.diag(normal)) + 1e-9 * np.eye(len(at))), -weighted.T @ now
         )
-        tried = _bounded(at + np.clip(step, -1.0, 1.0))
+        tried = np.clip(at + np.clip(step, -1.0, 1.0), low, high)
         then = residuals(tried)
         if _loss(then) < _loss(now):
             small = _loss(now) - _loss(then) < 1e-6 * _loss(now)
@@ -124,9 +157,7 @@ def fit_costs(
                 break
         else:
             damping *= 4
-    costs = replace(_costs(at, num_cores), fitted_at=fitted_at)
-    reach = reduce(Reach.joined, (Reach.of(each.plan) for each in measured))
-    return Fit(costs=costs, residuals=tuple(map(float, now)), reach=reach)
+    return costs_at(at)
 
 
 def _weights(residuals: Floats) -> Floats:
@@ -139,22 +170,3 @@ def _loss(residuals: Floats) -> float:
     magnitudes = np.abs(residuals)
     small = np.minimum(magnitudes, _SMALL)
     return float((small * (magnitudes - small / 2)).sum())
-
-
-def _bounded(logarithms: Floats) -> Floats:
-    low, high = np.log(np.array(list(_RANGES.values()))).T
-    return np.clip(logarithms, low, high)
-
-
-def _costs(logarithms: Floats, num_cores: int | None) -> Costs:
-    value = {name: exp(logarithm) for name, logarithm in zip(PARAMETERS, logarithms, strict=True)}
-    return replace(
-        DEFAULT_COSTS,
-        host_latency_s=value["host_latency_s"],
-        message_s=value["message_s"],
-        copy_s_per_byte=value["copy_s_per_byte"],
-        addition_s_per_byte=value["addition_s_per_byte"],
-        late_s=value["late_s"],
-        link_share=value["link_share"],
-        num_cores=num_cores,
-    )

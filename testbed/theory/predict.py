@@ -18,10 +18,11 @@ from testbed.experiment.slowdowns.base import iteration_random
 from testbed.experiment.workloads.base import Workload
 from testbed.plan.buckets import bucket_ready_s, exchanges_by_bucket
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import exchange_time_s, plan_links
+from testbed.plan.prediction import exchanged_alone, plan_links
 from testbed.theory import dag
 from testbed.theory.architectures import ARCHITECTURES, Architecture, Servers
 from testbed.theory.architectures import Links as ArchitectureLinks
+from testbed.theory.lone_exchange import lone_exchange_s
 from testbed.theory.reach import Expected, outside
 from testbed.theory.simulation.simulate import simulate
 from testbed.theory.what_if import FullAggregation, FullRing
@@ -30,7 +31,7 @@ from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.collectives.costs import FREE
-from transports.collectives.timing import exchange_times_s
+from transports.collectives.timing import Connections, Exchanged, exchanged
 from transports.compression.base import Exchange
 from transports.execution.trace import CodecTime
 
@@ -141,11 +142,9 @@ def predict_exchanges(
     """Of workload `allreduce`: each size on each stack. `planned` makes a plan, and raises SpecError for what cannot be
     right; `expected` says what predictions were compared with."""
     planned(experiment)  # refuses what could not be run
-    found = []
+    plans: dict[tuple[str, int], Plan] = {}
     for stack, size_bytes in experiment.workload.lone_exchanges():
         parsed = parse_stack(stack)
-        time_s: float | None = None
-        beyond: tuple[str, ...] = ()
         if isinstance(parsed, Composed) and not parsed.compression.compresses:
             spec = {
                 **experiment.dump(),
@@ -154,9 +153,16 @@ def predict_exchanges(
                 "workload": {"kind": "synthetic", "layers": [f"{size_bytes}B"]},
                 "fusion": "none",
             }
-            plan = planned(validate(spec))
-            time_s, beyond = plan.prediction.predicted_s, tuple(outside(plan, expected))
-        found.append(ExchangePrediction(stack, size_bytes, time_s, beyond))
+            plans[stack, size_bytes] = planned(validate(spec))
+    found = []
+    for stack, size_bytes in experiment.workload.lone_exchanges():
+        plan = plans.get((stack, size_bytes))
+        if plan is None:
+            found.append(ExchangePrediction(stack, size_bytes, None, ()))
+            continue
+        in_turn = [each for at, each in plans.items() if at[1] == size_bytes and each is not plan]
+        time_s = lone_exchange_s(plan, in_turn)
+        found.append(ExchangePrediction(stack, size_bytes, time_s, tuple(outside(plan, expected))))
     return found
 
 
@@ -190,7 +196,7 @@ class _Predictor:
         self._links = plan_links(
             plan.directions, plan.paths, plan.participants, experiment=experiment, costs=plan.costs
         )
-        self._alike: dict[tuple[Exchange, float], float] = {}
+        self._alike: dict[tuple[Exchange, float, Connections | None], Exchanged] = {}
 
     def _bucket_ready_s(self) -> list[float]:
         """When each bucket is complete, since the beginning of backward."""
@@ -253,7 +259,8 @@ class _Predictor:
         num_servers = self._plan.world.num_servers
         free_s = [0.0] * (len(factors) + num_servers)
         last_s = 0.0
-        exchanged: list[tuple[float, float]] = []
+        connections: Connections | None = None
+        exchanges: list[tuple[float, float]] = []
         waits: list[bool] = []
         for ready_s, bucket, codec in zip(self._ready_s, self._buckets, self._codecs, strict=True):
             computed_s = [(self._table.forward_s + ready_s) * factor for factor in factors] + [0.0] * num_servers
@@ -262,15 +269,18 @@ class _Predictor:
             free_s = begins_s = _later(begins_s, codec.encode_s, len(factors))
             for each in bucket:
                 quiet_s = max(0.0, min(begins_s[: len(factors)]) - last_s) if self._known else 0.0
-                free_s = begins_s = self._exchanged(each, begins_s, self._links.quiet_class_s(quiet_s))
-                last_s = max(free_s)
+                if not connections:
+                    quiet_s = self._links.quiet_class_s(quiet_s)
+                found = self._exchanged(each, begins_s, quiet_s, connections)
+                free_s, connections = found
+                begins_s, last_s = free_s, max(free_s)
             free_s = _later(free_s, codec.decode_s, len(factors))
-            exchanged.append((max(computed_s) if not waits[-1] else exchanged[-1][1], max(free_s)))
+            exchanges.append((max(computed_s) if not waits[-1] else exchanges[-1][1], max(free_s)))
         return _Iteration(
             factors=tuple(factors),
             passes_s=self._passes_s * max(factors),
             update_s=self._table.update_s * max(factors),
-            exchanged=tuple(exchanged),
+            exchanged=tuple(exchanges),
             waits=tuple(waits),
         )
 
@@ -280,34 +290,42 @@ class _Predictor:
             return plan.collective
         return plan.collective.chosen(plan.world, exchange.num_elements, element_bytes=exchange.element_bytes)
 
-    def _exchanged(self, exchange: Exchange, begins_s: Sequence[float], quiet_s: float) -> list[float]:
-        """When each participant is done."""
+    def _exchanged(
+        self, exchange: Exchange, begins_s: Sequence[float], quiet_s: float, connections: Connections | None
+    ) -> Exchanged:
         plan, collective = self._plan, self._chosen(exchange)
         workers = begins_s[: plan.world.num_workers]
         own_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
-        if own_bytes is not None:
-            lasts_s = exchange_time_s(
-                collective,
-                plan.world,
-                exchange,
-                self._links,
-                plan.costs,
-                latency_s=plan.propagation_s,
-                rate_bps=self._rate_bps,
-                quiet_s=quiet_s,
-            )
-            return [max(workers) + lasts_s] * len(begins_s)
-        if max(begins_s) == min(workers):  # all workers begin together: every such exchange is as long
-            key = exchange, quiet_s
-            if key not in self._alike:
-                self._alike[key] = max(self._times_s(exchange, collective, [0.0] * len(begins_s), quiet_s))
-            return [max(workers) + self._alike[key]] * len(begins_s)
-        return self._times_s(exchange, collective, begins_s, quiet_s)
+        if own_bytes is None and max(begins_s) > min(workers):
+            return self._times(exchange, collective, begins_s, quiet_s, connections)
+        key = exchange, quiet_s, connections  # all workers begin together: every such exchange is as long
+        if key not in self._alike:
+            if own_bytes is None:
+                self._alike[key] = self._times(exchange, collective, [0.0] * len(begins_s), quiet_s, connections)
+            else:
+                self._alike[key] = exchanged_alone(
+                    collective,
+                    plan.world,
+                    exchange,
+                    self._links,
+                    plan.costs,
+                    latency_s=plan.propagation_s,
+                    rate_bps=self._rate_bps,
+                    quiet_s=quiet_s,
+                    connections=connections,
+                )
+        found = self._alike[key]
+        return Exchanged([max(workers) + found.end_s] * len(begins_s), found.connections)
 
-    def _times_s(
-        self, exchange: Exchange, collective: Collective, begins_s: Sequence[float], quiet_s: float
-    ) -> list[float]:
-        return exchange_times_s(
+    def _times(
+        self,
+        exchange: Exchange,
+        collective: Collective,
+        begins_s: Sequence[float],
+        quiet_s: float,
+        connections: Connections | None,
+    ) -> Exchanged:
+        return exchanged(
             collective,
             exchange.operation,
             self._plan.world,
@@ -317,6 +335,7 @@ class _Predictor:
             self._plan.costs,
             begins_s=begins_s,
             quiet_s=quiet_s,
+            connections=connections,
         )
 
     def _decides(self, shown: "_Iteration") -> Decider:
@@ -338,7 +357,7 @@ class _Predictor:
 
     def whole_s(self, exchange: Exchange) -> float:
         """The time of one exchange that all workers begin together."""
-        return max(self._exchanged(exchange, [0.0] * self._plan.world.size, 0.0))
+        return self._exchanged(exchange, [0.0] * self._plan.world.size, 0.0, None).end_s
 
     def _hosts_part_s(self, exchange: Exchange) -> float:
         free = replace(FREE, host_latency_s=1e-9, link_share=self._plan.costs.link_share, tcp=self._plan.costs.tcp)

@@ -39,7 +39,7 @@ from testbed.worker.tenant import TenantConfiguration
 from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.costs import FREE, Costs
+from transports.collectives.costs import FREE, ChannelCosts, Costs
 from transports.compression.base import COMPRESSORS
 from transports.registry import Options, Registry
 from transports.units import parse_rate_bps, parse_time_s
@@ -349,6 +349,7 @@ def test_what_hosts_cost_is_scaled_whole() -> None:
         late_s=5e-5,
         link_share=0.9,
         num_cores=2,
+        channels=(ChannelCosts(channel="quic", message_s=3e-4, copy_s_per_byte=5e-8),),
         fitted_at="now",
     )
     assert Clock(10).virtual(costs) == Costs(
@@ -359,10 +360,11 @@ def test_what_hosts_cost_is_scaled_whole() -> None:
         late_s=5e-5 / 10,
         link_share=0.9,
         num_cores=2,
+        channels=(ChannelCosts(channel="quic", message_s=3e-4 / 10, copy_s_per_byte=5e-8 / 10),),
         fitted_at="now",
     )
     as_they_are = {each.name for each in fields(Costs) if quantity_of(each.name) is None}
-    assert as_they_are == {"link_share", "num_cores", "tcp", "fitted_at"}
+    assert as_they_are == {"link_share", "num_cores", "tcp", "channels", "fitted_at"}
 
 
 def test_a_spec_in_slower_time_is_another_question_and_1_is_the_same_however_written() -> None:

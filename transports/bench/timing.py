@@ -1,6 +1,5 @@
 """Collective operations one by one, timed and checked: for `python -m transports.bench` and `testbed bench`."""
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 import torch
 
 from transports.baselines.base import CommunicatorLike, WorkLike
+from transports.bench.procedure import LASTING_S, appointment_s
 from transports.bench.rows import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.bench.stacks import Composed, StackLike
 from transports.collectives.base import Operation
@@ -18,12 +18,6 @@ _GATHERED: Final = ("all_gather", "gather")
 _SCATTERED: Final = ("reduce_scatter", "scatter")
 _UNIT_ROUNDOFF: Final = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 _BFLOAT16_ROUNDOFF: Final = 2.0**-8
-LASTING_S: Final = 2.0
-"""An operation of that length does not show how it began."""
-_HOST_S: Final = 1e-3
-"""What a message to another rank may take beside the links."""
-_WAKING_S: Final = 0.2e-3
-"""By how much ranks wake up apart that sleep until the same time."""
 
 
 class Operands:
@@ -180,8 +174,8 @@ def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float |
     result would delay the last bytes of the others."""
     operands.reset()
     communicator.barrier().wait()
-    if latency_s is not None and latency_s > _WAKING_S:
-        _await_appointment(communicator, latency_s)
+    if (wait_s := appointment_s(communicator.size, latency_s)) is not None:
+        _await_appointment(communicator, wait_s)
     cpu_s, start_s = time.process_time(), time.monotonic()
     operands.start(communicator).wait()
     duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
@@ -189,11 +183,9 @@ def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float |
     return duration_s, cpu_s
 
 
-def _await_appointment(communicator: CommunicatorLike, latency_s: float) -> None:
-    """Return on all ranks of one machine at once, and at rest. Whoever leaves a barrier last does so ceil(log2 ranks)
-    messages after the first at most, and hears of the time that rank 0 has chosen after as many again at most."""
-    num_rounds = math.ceil(math.log2(communicator.size)) if communicator.size > 1 else 0
-    begins_s = _of_rank_0(communicator, time.monotonic() + (num_rounds + 1) * (latency_s + _HOST_S))
+def _await_appointment(communicator: CommunicatorLike, wait_s: float) -> None:
+    """Return on all ranks of one machine at once, and at rest."""
+    begins_s = _of_rank_0(communicator, time.monotonic() + wait_s)
     time.sleep(max(0.0, begins_s - time.monotonic()))
 
 

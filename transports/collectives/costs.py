@@ -1,7 +1,18 @@
 """What hosts add to links: what the cost model (`timing.py`) charges for messages and for their bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChannelCosts:
+    """What a channel takes of processors that does more for bytes than hand them to the kernel's TCP: cuts them into
+    datagrams, encrypts them, wraps them in a library's frames."""
+
+    channel: str
+    """Its kind."""
+    message_s: float
+    copy_s_per_byte: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,8 +36,17 @@ class Costs:
     """Which all participants share; None: each has one of its own."""
     tcp: bool = True
     """Whether senders discover how much they may send, so that they begin slowly, and overflow a queue together."""
+    channels: tuple[ChannelCosts, ...] = ()
+    """Of channels that were measured by themselves; all others are taken to cost what TCP does."""
     fitted_at: str | None = None
     """When these were fitted to measurements (ISO 8601); None: they are the defaults."""
+
+    def of_channel(self, kind: str) -> "Costs":
+        """Of that channel alone: with what it takes for a message and a byte in the place of TCP's."""
+        for each in self.channels:
+            if each.channel == kind:
+                return replace(self, message_s=each.message_s, copy_s_per_byte=each.copy_s_per_byte, channels=())
+        return replace(self, channels=())
 
 
 DEFAULT_COSTS: Final = Costs()

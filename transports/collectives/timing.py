@@ -10,10 +10,11 @@ Links are token buckets (ITU-T I.371), which let a packet pass whole as soon as 
 them are super-frames: the last one of a message comes all at once. Bytes are worked on as they come, so that only
 those of the last super-frame are waited for.
 
-To it comes what TCP costs. A connection that has been idle begins with ten segments (RFC 6928) and doubles them every
-round trip (RFC 5681, 3.1 and 4.1), and a schedule that turns from one peer to another begins again each time.
-Concurrent senders whose round is more than the path and a queue hold overflow it together (incast): each but one of
-them then takes a round trip to repair that.
+TCP lets a connection have no more under way than its window. One that has been idle begins with ten segments
+(RFC 6928; RFC 5681, 4.1) and gains what is acknowledged (slow start: RFC 5681, 3.1) while it fills its window, until
+its path is full; what one exchange leaves of that the next one finds. Nothing is lost.
+Concurrent senders whose round is more than the path and a queue hold overflow it together (incast), where the path
+holds more than the queue: each but one of them then takes a round trip to repair that.
 """
 
 import heapq
@@ -39,10 +40,32 @@ of retransmissions (TCP_RTO_MIN)."""
 GATHERED_BYTES: Final = 256 * 1024
 NUM_GATHERED: Final = 16
 """What is ready for one peer is handed to TCP in calls of at most so much, and of so many messages (`_tcp/tcp.c`)."""
+SUPER_FRAME_BYTES: Final = 62 * 1024
+LAST_BYTES: Final = 128 * 1024
+"""What is the last for a peer, and longer than the first of these but not than the second, leaves in even pieces that
+an interface takes at once (`_tcp/tcp.c`, `cut_evenly`)."""
 NUM_PIECES: Final = 8
 """Into so many a message is cut, so that connections take turns on a link that they share."""
 NUM_SHAPES: Final = 4096
+_DIGITS: Final = 6
+"""Of seconds that a connection has rested: what is alike is found alike."""
+_MOST_HALVINGS: Final = 64
+"""More leave nothing of any window."""
 Pair = tuple[int, int]
+
+
+class Connection(NamedTuple):
+    """What TCP remembers of one direction of a connection between two exchanges."""
+
+    window_bytes: float
+    """So much may be under way."""
+    rested_s: float
+    """How long before the end of the exchange it sent for the last time."""
+
+
+Connections = frozenset[tuple[Pair, Connection]]
+"""Those that have sent; any other is new, or has been idle."""
+_NEW: Final = Connection(INITIAL_WINDOW_BYTES, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +86,14 @@ class Links:
     """By link, the payload that may pass at once after it has been idle (a token bucket's depth); empty: none may."""
     frame_bytes: Sequence[int] = ()
     """By link, the payload of the longest packet that is sent to it, a super-frame; empty: none to speak of."""
+
+    def round_trip_s(self, pair: Pair) -> float:
+        """There and back, of nothing."""
+        return self.latency_s(pair) + self.latency_s((pair[1], pair[0]))
+
+    def full_bytes(self, pair: Pair) -> float:
+        """What is under way between them, and acknowledged, while no link of the path idles."""
+        return self.round_trip_s(pair) / max(self.s_per_byte[link] for link in self.paths(pair))
 
     def quiet_class_s(self, quiet_s: float) -> float:
         """As good as `quiet_s` to an exchange: one of few numbers, so that what was computed serves again."""
@@ -95,7 +126,21 @@ class Links:
         )
 
 
-def exchange_times_s(
+class Exchanged(NamedTuple):
+    """What became of an exchange."""
+
+    ends_s: list[float]
+    """When each participant is done."""
+    connections: Connections | None
+    """For the next exchange; None: theirs may have under way whatever they want."""
+
+    @property
+    def end_s(self) -> float:
+        """When the last one is."""
+        return max(self.ends_s, default=0.0)
+
+
+def exchanged(
     collective: Collective,
     operation: Operation,
     world: World,
@@ -107,18 +152,25 @@ def exchange_times_s(
     begins_s: Sequence[float] | None = None,
     root: int = 0,
     quiet_s: float = inf,
-) -> list[float]:
+    connections: Connections | None = None,
+) -> Exchanged:
     """When each participant is done, given when each begins; all begin at 0 where nothing is said. Before the first
-    did, nothing was sent for `quiet_s`: bursts fill in that time, and after IDLE_S connections begin slowly.
+    did, nothing was sent for `quiet_s`: bursts fill in that time. The connections are as the exchange before it has
+    left them; None: as large as may be, and new after IDLE_S.
 
     Raises DeadlockError for a schedule that never ends.
     """
     every = schedules(collective, operation, world, num_elements, element_bytes, root=root)
-    ends_s = _Timeline(every, element_bytes, links, costs, begins_s or [0.0] * world.size, quiet_s).run()
-    size_bytes = num_elements * element_bytes
-    idle = quiet_s > IDLE_S
-    tcp_s = _tcp_s(collective, operation, world, size_bytes, links, idle=idle) if costs.tcp else 0.0
-    return [end_s + tcp_s for end_s in ends_s]
+    found = frozenset() if connections is None and quiet_s > IDLE_S else connections
+    if not costs.tcp:
+        found = None
+    timeline = _Timeline(every, element_bytes, links, costs, begins_s or [0.0] * world.size, quiet_s, found)
+    ends_s = timeline.run()
+    overflow_s = 0.0
+    if costs.tcp:
+        overflow_s = _overflow_s(collective, operation, world, num_elements * element_bytes, links)
+    ends_s = [end_s + overflow_s for end_s in ends_s]
+    return Exchanged(ends_s, timeline.connections(max(ends_s, default=0.0)))
 
 
 def exchange_s(
@@ -134,10 +186,9 @@ def exchange_s(
     quiet_s: float = inf,
 ) -> float:
     """Until the last participant is done, all beginning together."""
-    ends_s = exchange_times_s(
+    return exchanged(
         collective, operation, world, num_elements, element_bytes, links, costs, root=root, quiet_s=quiet_s
-    )
-    return max(ends_s, default=0.0)
+    ).end_s
 
 
 def alpha_beta_time_s(
@@ -171,11 +222,58 @@ def alpha_beta_time_s(
 class _Stream:
     """What one participant sends to another: TCP cuts it into super-frames without regard to messages."""
 
+    last_s: float
+    """When something of it left for the last time."""
+    window_bytes: float = inf
+    """How much may be under way."""
+    full_bytes: float = 0.0
+    """What fills the path: no window as large keeps anything waiting."""
+    limited: bool = False
+    """Whether a window can be smaller than that."""
+    timeout_s: float = inf
+    """Of retransmissions: for each that passes without data the window is halved."""
+    sent_bytes: int = 0
+    acknowledged_bytes: int = 0
+    filled: bool = False
+    """Whether the window was, and nothing says yet that it no longer is."""
+    filled_bytes: int = 0
+    """How much had been sent when it was for the last time."""
+    most_bytes: int = 0
+    """That were under way when either was seen."""
+    held: "_Message | None" = None
+    """By the window: whose next piece waits for acknowledgements."""
     leaving: bool = False
     num_gathered: int = 0
     """Messages that were handed over with the one before them, in one call."""
+    piece_bytes: int = LAST_BYTES
+    """Of what is handed over: none of its super-frames is longer."""
     num_bytes: int = 0
     """Of what was handed over together, up to where the message under way has been sent."""
+
+    @property
+    def flight_bytes(self) -> int:
+        """Which are under way, or their acknowledgement is."""
+        return self.sent_bytes - self.acknowledged_bytes
+
+    def look(self, *, ends: bool) -> None:
+        """Whether the window is filled, as Linux sees it when it has sent (tcp_output.c, tcp_cwnd_validate); that it is
+        not, when a message `ends` and what had filled it has been acknowledged."""
+        if self.flight_bytes > self.window_bytes - PACKET_BYTES:
+            self.filled, self.filled_bytes, self.most_bytes = True, self.sent_bytes, self.flight_bytes
+        elif ends and self.acknowledged_bytes >= self.filled_bytes:
+            self.filled, self.most_bytes = False, self.flight_bytes
+
+    def acknowledge(self, num_bytes: int) -> None:
+        """Slow start (tcp.h, tcp_is_cwnd_limited), until the path is full twice: the queue holds what it does not."""
+        self.acknowledged_bytes += num_bytes
+        if self.filled or self.window_bytes < 2 * self.most_bytes:
+            self.window_bytes = max(self.window_bytes, min(self.window_bytes + num_bytes, 2 * self.full_bytes))
+
+    def restart(self, now_s: float) -> None:
+        """As Linux does (tcp_output.c, tcp_cwnd_restart), after RFC 2861."""
+        num_halvings = int(min((now_s - self.last_s) / self.timeout_s, _MOST_HALVINGS))
+        halved_bytes = self.window_bytes / 2**num_halvings
+        self.window_bytes = max(halved_bytes, min(self.window_bytes, INITIAL_WINDOW_BYTES))
 
 
 class _Piece(NamedTuple):
@@ -194,6 +292,8 @@ class _Message:
     receiver: int
     index: int
     """Of the sender's step."""
+    handed_s: float
+    """When the first of it may leave."""
     copied_s: float
     """When the sender's processor has done its part."""
     pieces: deque[_Piece]
@@ -215,12 +315,15 @@ class _Timeline:
         costs: Costs,
         begins_s: Sequence[float],
         quiet_s: float,
+        connections: Connections | None,
     ) -> None:
         self._every = every
+        self._connections = None if connections is None else dict(connections)
         self._element_bytes = element_bytes
         self._links, self._costs, self._begins_s = links, costs, begins_s
         self._members = [Progress(steps, dependencies(steps)) for steps in every]
         first_s = min(begins_s, default=0.0)
+        self._last_s = first_s - quiet_s
         self._free_s = [first_s - quiet_s] * len(links.s_per_byte)
         bursts_bytes = links.burst_bytes or [0.0] * len(links.s_per_byte)
         self._burst_s = [burst * each_s for burst, each_s in zip(bursts_bytes, links.s_per_byte, strict=True)]
@@ -270,7 +373,7 @@ class _Timeline:
         lane = member.lanes.get((peer, "send" if sends else "receive"))
         while lane and not member.waiting[lane[0]]:
             if sends:
-                stream = self._streams.setdefault((number, peer), _Stream())
+                stream = self._stream((number, peer))
                 if stream.leaving:
                     return
                 stream.num_gathered = stream.num_bytes = 0
@@ -280,6 +383,36 @@ class _Timeline:
                 self._receive(number, lane.popleft())
             else:
                 return
+
+    def _stream(self, pair: Pair) -> _Stream:
+        if pair in self._streams:
+            return self._streams[pair]
+        stream = _Stream(last_s=self._last_s)
+        if self._connections is not None:
+            stream.full_bytes = self._links.full_bytes(pair)
+            stream.limited = stream.full_bytes > INITIAL_WINDOW_BYTES
+            window_bytes, rested_s = self._connections.get(pair, _NEW)
+            stream.window_bytes = window_bytes
+            stream.last_s -= rested_s
+            stream.timeout_s = IDLE_S + self._links.round_trip_s(pair)
+        self._streams[pair] = stream
+        return stream
+
+    def connections(self, end_s: float) -> Connections | None:
+        """As they are at the end of the exchange."""
+        if self._connections is None:
+            return None
+        used = {
+            pair: Connection(stream.window_bytes, round(end_s - stream.last_s, _DIGITS))
+            for pair, stream in self._streams.items()
+            if stream.limited
+        }
+        rested_s = end_s - self._last_s
+        others = {
+            pair: each._replace(rested_s=round(each.rested_s + rested_s, _DIGITS))
+            for pair, each in self._connections.items()
+        }
+        return frozenset({**others, **used}.items())
 
     def _path(self, pair: Pair) -> tuple[Sequence[int], float]:
         if pair not in self._paths:
@@ -307,27 +440,41 @@ class _Timeline:
         """Hand it over: the first super-frame leaves while the next one is copied. What was gathered with the message
         before this has been there with it."""
         size_bytes = self._size_bytes(number, index)
-        frame_bytes = self._frame_bytes[self._path((number, peer))[0][0]]
+        is_there = stream.num_gathered > 0
+        if is_there:
+            stream.num_gathered -= 1
+        elif not stream.num_bytes:
+            stream.num_gathered, stream.piece_bytes = self._gathered(number, peer, size_bytes)
+        frame_bytes = min(self._frame_bytes[self._path((number, peer))[0][0]], stream.piece_bytes)
         copied_s = self._busy(number, self._costs.message_s + size_bytes * self._costs.copy_s_per_byte)
         later_bytes = size_bytes - min(size_bytes, frame_bytes or size_bytes)
         handed_s = copied_s - later_bytes * self._costs.copy_s_per_byte
-        if stream.num_gathered:
-            stream.num_gathered -= 1
+        if is_there:
             handed_s = copied_s = self._now_s
-        elif not stream.num_bytes:
-            stream.num_gathered = self._num_gathered(number, peer, size_bytes)
         stream.leaving = True
         num_pieces = NUM_PIECES if self._shares((number, peer)) else 1
         pieces = _pieces(stream.num_bytes, size_bytes, frame_bytes, num_pieces)
         stream.num_bytes += size_bytes
-        self._push(_Message(number, peer, index, copied_s, deque(pieces)), handed_s)
+        self._push(_Message(number, peer, index, handed_s, copied_s, deque(pieces)))
 
     def _shares(self, pair: Pair) -> bool:
         """Whether others use a link of that path: else nobody takes turns, and messages need no pieces."""
         return any(self._num_pairs[link] > 1 for link in self._path(pair)[0])
 
-    def _push(self, message: _Message, now_s: float) -> None:
-        """Its next piece."""
+    def _push(self, message: _Message) -> None:
+        """Its next piece, or what of it the window lets go."""
+        stream, now_s = self._streams[message.pair], max(self._now_s, message.handed_s)
+        if stream.limited and not stream.flight_bytes:
+            stream.restart(now_s)
+        if stream.window_bytes < stream.full_bytes:
+            free_bytes = stream.window_bytes - stream.flight_bytes
+            if free_bytes < min(PACKET_BYTES, message.pieces[0].num_bytes):
+                stream.held = message
+                stream.look(ends=False)
+                return
+            frame_bytes = self._frame_bytes[self._path(message.pair)[0][0]]
+            longest_bytes = min(free_bytes, max(frame_bytes, stream.window_bytes / NUM_PIECES, PACKET_BYTES))
+            _cut_first(message.pieces, int(longest_bytes // PACKET_BYTES) * PACKET_BYTES)
         piece = message.pieces.popleft()
         path, latency_s = self._path(message.pair)
         begins_s = max(now_s, self._free_s[path[0]])
@@ -335,28 +482,44 @@ class _Timeline:
         if not message.pieces:
             left_s = max(left_s, message.copied_s)
         ends = not message.pieces
+        if stream.limited:
+            stream.last_s = now_s
+            stream.sent_bytes += piece.num_bytes
+            stream.look(ends=ends)
         self._at(left_s, lambda: self._left(message))
         self._at(
             min(begins_s, left_s) + latency_s,
             lambda: self._cross(message.pair, piece, 1, left_s + latency_s, ends=ends),
         )
 
+    def _acknowledged(self, pair: Pair, num_bytes: int) -> None:
+        """The sender hears of it and goes on."""
+        stream = self._streams[pair]
+        stream.acknowledge(num_bytes)
+        if stream.held is not None:
+            message, stream.held = stream.held, None
+            self._push(message)
+
     def _left(self, message: _Message) -> None:
         """A piece of it has."""
         if message.pieces:
-            self._push(message, self._now_s)
+            self._push(message)
         else:
             self._sent(*message.pair, message.index)
 
-    def _num_gathered(self, number: int, peer: int, num_bytes: int) -> int:
-        """How many messages to that peer are ready besides one of so many bytes, and go with it in one call."""
+    def _gathered(self, number: int, peer: int, num_bytes: int) -> tuple[int, int]:
+        """How many messages to that peer are ready besides one of so many bytes, and go with it in one call, and the
+        longest piece of that."""
         member, num = self._members[number], 0
-        for index in member.lanes[peer, "send"]:
+        lane = member.lanes[peer, "send"]
+        for index in lane:
             if member.waiting[index] or num + 1 >= NUM_GATHERED or num_bytes >= GATHERED_BYTES:
                 break
             num_bytes += self._size_bytes(number, index)
             num += 1
-        return num
+        if num < len(lane) or not SUPER_FRAME_BYTES < num_bytes <= LAST_BYTES:
+            return num, LAST_BYTES
+        return num, -(-num_bytes // -(-num_bytes // SUPER_FRAME_BYTES))
 
     def _take(self, link: int, now_s: float, piece: _Piece) -> float:
         """When the end of a piece that begins to come now leaves the link, with its last super-frame: a token bucket in
@@ -380,8 +543,12 @@ class _Timeline:
         all pieces to one link, the one that comes first has it first. One that `ends` a message completes it."""
         path, _ = self._path(pair)
         if hop == len(path):
+            came_s = max(until_s, self._now_s)
             if ends:
-                self._at(max(until_s, self._now_s), lambda: self._arrive(*pair))
+                self._at(came_s, lambda: self._arrive(*pair))
+            if self._streams[pair].limited:
+                back_s = self._links.latency_s((pair[1], pair[0]))
+                self._at(came_s + back_s, lambda: self._acknowledged(pair, piece.num_bytes))
             return
         link = path[hop]
         begins_s = max(self._now_s, self._free_s[link])
@@ -440,6 +607,15 @@ def _pieces(start_byte: int, num_bytes: int, frame_bytes: int, num_pieces: int) 
         begin = end
 
 
+def _cut_first(pieces: deque[_Piece], num_bytes: int) -> None:
+    """So that the first one is no longer than that; 0: it is short enough."""
+    first = pieces[0]
+    if 0 < num_bytes < first.num_bytes:
+        rest_bytes = first.num_bytes - num_bytes
+        pieces[0] = _Piece(rest_bytes, min(first.last_bytes, rest_bytes))
+        pieces.appendleft(_Piece(num_bytes, num_bytes))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shape:
     """What a candidate's operation is made of, whatever the size."""
@@ -473,10 +649,9 @@ def _shape(collective: Collective, operation: Operation, world: World) -> _Shape
     )
 
 
-def _tcp_s(
-    collective: Collective, operation: Operation, world: World, size_bytes: int, links: Links, *, idle: bool
-) -> float:
-    """What slow start and overflowing queues cost, on the slowest and longest path."""
+def _overflow_s(collective: Collective, operation: Operation, world: World, size_bytes: int, links: Links) -> float:
+    """What overflowing queues cost, on the slowest and longest path. Slow start has up to twice as much under way as
+    the path holds before it hears that it is full: a queue that holds as much as the path takes that up."""
     shape = _shape(collective, operation, world)
     if shape is None:
         return 0.0
@@ -484,25 +659,6 @@ def _tcp_s(
     round_trip_s = 2 * max(map(links.latency_s, pairs))
     bytes_per_s = 1 / max(links.s_per_byte[link] for pair in pairs for link in links.paths(pair))
     concurrent = min(max(1.0, shape.num_messages / shape.num_rounds), shape.num_peers)
-    num_turns = 1.0 if concurrent == shape.num_peers else shape.num_messages / concurrent
-    carried_bytes = shape.share * size_bytes
-    lost_s = slow_start_cost_s(
-        carried_bytes / num_turns,
-        window_bytes=concurrent * INITIAL_WINDOW_BYTES,
-        round_trip_s=round_trip_s,
-        bytes_per_s=bytes_per_s,
-    )
-    overflows = carried_bytes / shape.num_rounds > bytes_per_s * round_trip_s + links.queue_bytes
-    return idle * num_turns * lost_s + overflows * shape.num_rounds * (concurrent - 1) * round_trip_s
-
-
-def slow_start_cost_s(num_bytes: float, *, window_bytes: float, round_trip_s: float, bytes_per_s: float) -> float:
-    """How much longer so many bytes take than at the link's rate, if a window leaves in the first round trip and twice
-    as much in every further one: after each window but the last the link idles until the round trip is over. Without
-    losses and delayed acknowledgements."""
-    lost_s = 0.0
-    while num_bytes > window_bytes and window_bytes < bytes_per_s * round_trip_s:
-        lost_s += round_trip_s - window_bytes / bytes_per_s
-        num_bytes -= window_bytes
-        window_bytes *= 2
-    return lost_s
+    path_bytes = bytes_per_s * round_trip_s
+    overflows = shape.share * size_bytes / shape.num_rounds > path_bytes + links.queue_bytes > 2 * links.queue_bytes
+    return overflows * shape.num_rounds * (concurrent - 1) * round_trip_s

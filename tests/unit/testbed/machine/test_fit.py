@@ -9,11 +9,16 @@ import testbed.machine.fit
 from testbed.machine.fit import ValidatedPoint, expected_error, keep_fit, keep_validation, known_costs
 from testbed.theory.fit import Fit
 from testbed.theory.reach import Expected, Reach
-from transports.collectives.costs import DEFAULT_COSTS, Costs
+from transports.collectives.costs import DEFAULT_COSTS, ChannelCosts, Costs
 
 REACH = Reach(num_workers=(2, 3), size_bytes=(100, 200), delay_s=(0.0, 1e-3), rate_bps=(3e8, 1e9), channels=("tcp",))
 FAR = Reach(num_workers=(8, 8), size_bytes=(50, 50), delay_s=(2e-2, 2e-2), rate_bps=(1e8, 1e8), channels=("udp",))
-FIT = Fit(costs=Costs(host_latency_s=2e-4, fitted_at="2026-01-01T00:00:00+00:00"), residuals=(0.01, -0.03), reach=REACH)
+QUIC = ChannelCosts(channel="quic", message_s=4e-4, copy_s_per_byte=5e-8)
+FIT = Fit(
+    costs=Costs(host_latency_s=2e-4, channels=(QUIC,), fitted_at="2026-01-01T00:00:00+00:00"),
+    residuals=(0.01, -0.03),
+    reach=REACH,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +62,18 @@ def test_what_was_fitted_to_another_model_is_not_used(monkeypatch: pytest.Monkey
     monkeypatch.setattr(testbed.machine.fit, "_MODEL", testbed.machine.fit._MODEL[:1])
     assert known_costs() == DEFAULT_COSTS
     assert expected_error() is None
+
+
+@pytest.mark.parametrize(
+    "channel", [{}, {"channel": "quic", "message_s": 0.0, "copy_s_per_byte": 1e-9}, {"channel": "quic"}, None]
+)
+def test_a_channel_that_is_not_whole_spoils_the_fit(tmp_path: Path, channel: object) -> None:
+    keep_fit(FIT)
+    path = tmp_path / "ina-testbed" / "fit.json"
+    kept = json.loads(path.read_text())
+    kept["costs"]["channels"] = [channel]
+    path.write_text(json.dumps(kept))
+    assert known_costs() == DEFAULT_COSTS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from transports.collectives.base import COLLECTIVES
 from transports.collectives.cost import sent_bytes
 from transports.collectives.costs import Costs
 from transports.collectives.network_info import NetworkInfo
-from transports.collectives.timing import INITIAL_WINDOW_BYTES, alpha_beta_time_s, slow_start_cost_s
+from transports.collectives.timing import alpha_beta_time_s
 
 LINK = Auto().with_network_info(NetworkInfo(latency_s=50e-6, rate_bps=956e6))
 
@@ -33,15 +33,15 @@ def test_a_long_way_makes_rounds_dear() -> None:
     assert kind(far, 16, 4_000_000) != "ring"
 
 
-def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> None:
-    """25 MB at 1 Gbit/s and a round-trip time of 10 ms, idle before: measured with TCP cubic, the shards of all_to_all
-    took 0.385 s, the ring 0.395 s, halving_doubling 0.590 s, the order that its rounds alone would not give."""
+def test_far_away_connections_begin_slowly() -> None:
+    """25 MB at 1 Gbit/s and a round-trip time of 10 ms, idle before, measured with TCP cubic on 2026-11-23: the ring
+    took 0.379 s, all_to_all 0.368 s and 0.418 s. (halving_doubling took 0.46 to 0.52 s, which is not in the model: two
+    connections at a time share each link unevenly.)"""
     far = Auto().with_network_info(NetworkInfo(latency_s=5e-3, rate_bps=956e6))
     world = far.world(4)
-    costs_s = {each: far.cost_s(each, world, 25_000_000) for each in ("ring", "all_to_all", "halving_doubling")}
-    assert max(costs_s, key=costs_s.__getitem__) == "halving_doubling"
-    assert costs_s["ring"] == pytest.approx(0.395, rel=0.1)
-    assert costs_s["all_to_all"] == pytest.approx(0.385, rel=0.1)
+    assert far.cost_s("ring", world, 25_000_000) == pytest.approx(0.379, rel=0.05)
+    assert far.cost_s("all_to_all", world, 25_000_000) == pytest.approx(0.385, rel=0.1)
+    assert far.chosen(world, 6_250_000, element_bytes=4).kind == "ring"
 
 
 @pytest.mark.parametrize(
@@ -49,22 +49,9 @@ def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> N
     [(4, 2**20, "all_to_all"), (4, 4 * 2**20, "ring"), (4, 25_000_000, "ring"), (8, 25_000_000, "ring")],
 )
 def test_far_away_concurrent_senders_overflow_a_queue(num_workers: int, size_bytes: int, best: str) -> None:
-    """The same links, one operation after another, all_to_all and ring: 1 MiB among four 25 and 42 ms, 4 MiB 70 and
-    65 ms, 25 MB 350 to 428 and 329 ms, 25 MB among eight 665 and 384 ms."""
+    """The same links, one operation after another, all_to_all and ring: 1 MiB among four 23 and 39 ms, 4 MiB 60 and
+    63 ms, 25 MB 322 and 321 ms; 25 MB among eight, where hundreds of segments are lost, 689 and 457 ms."""
     assert kind(Auto().with_network_info(NetworkInfo(latency_s=5e-3, rate_bps=956e6)), num_workers, size_bytes) == best
-
-
-def test_slow_start_costs_round_trips_while_the_link_is_not_full() -> None:
-    def cost_s(num_bytes: float, round_trip_s: float) -> float:
-        return slow_start_cost_s(
-            num_bytes, window_bytes=INITIAL_WINDOW_BYTES, round_trip_s=round_trip_s, bytes_per_s=1e8
-        )
-
-    assert cost_s(1e9, 1e-4) == 0.0  # the first window fills the link
-    assert cost_s(INITIAL_WINDOW_BYTES, 1e-2) == 0.0
-    assert 0.0 < cost_s(1e5, 1e-2) < cost_s(5e5, 1e-2) < cost_s(1e9, 1e-2)
-    assert cost_s(1e8, 1e-2) == pytest.approx(cost_s(1e9, 1e-2))  # what is sent at full rate costs no more
-    assert cost_s(1e9, 1e-2) < cost_s(1e9, 2e-2)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +104,13 @@ def test_the_schedule_is_that_of_the_chosen_one() -> None:
 
 @pytest.mark.parametrize("num_workers", [2, 4, 5, 8])
 def test_the_choice_is_near_the_best_by_the_alpha_beta_model_of_whole_schedules(num_workers: int) -> None:
-    auto = Auto.model_validate({"overhead": "0s"}).with_network_info(NetworkInfo(latency_s=100e-6, rate_bps=1e9))
+    """Where ten segments fill the path: that model knows no windows."""
+    auto = Auto.model_validate({"overhead": "0s"}).with_network_info(NetworkInfo(latency_s=50e-6, rate_bps=1e9))
     world = auto.world(num_workers)
     for num_elements in (1, 4096, 65_536, 1_000_000):
         times_s = {
             each: alpha_beta_time_s(
-                COLLECTIVES.parse(each), "all_reduce", world, num_elements, 4, alpha_s=100e-6, beta_s_per_byte=8e-9
+                COLLECTIVES.parse(each), "all_reduce", world, num_elements, 4, alpha_s=50e-6, beta_s_per_byte=8e-9
             )
             for each in auto.candidates
         }

@@ -1,4 +1,4 @@
-"""The cost model on cases that are computed without it: token buckets, super-frames, shared links and cores."""
+"""The cost model on cases that are computed without it: token buckets, super-frames, shared links, cores, windows."""
 
 from dataclasses import replace
 from math import inf
@@ -7,7 +7,15 @@ import pytest
 
 from transports.collectives.base import COLLECTIVES, World
 from transports.collectives.costs import FREE, Costs
-from transports.collectives.timing import IDLE_S, Links, exchange_s, exchange_times_s
+from transports.collectives.timing import (
+    IDLE_S,
+    PACKET_BYTES,
+    Connections,
+    Exchanged,
+    Links,
+    exchange_s,
+    exchanged,
+)
 
 SHAPED = Links(
     s_per_byte=(1e-6,) * 4,
@@ -66,6 +74,14 @@ def test_messages_that_are_handed_over_together_are_cut_as_one() -> None:
     assert taken_s == pytest.approx((80_080 + 40_040) * 1e-6)
 
 
+def test_what_is_the_last_and_hardly_longer_than_a_superframe_leaves_in_even_pieces() -> None:
+    """A tree's two messages of 32 KiB, ready together, over links that take 60,000 bytes at once: the second follows
+    when the first has been paid for, and on the way back both find a link that was idle. Measured at 500 Mbit/s and
+    59,368 bytes, 64 KiB both ways: 0.47 ms, where one super-frame and a rest would have taken 1.06 ms."""
+    links = replace(FRAMED, frame_bytes=(60_000,) * 4, s_per_byte=(1e-8,) * 4)
+    assert there_and_back_s(65_536, links) == pytest.approx(32_768e-8)
+
+
 def test_connections_take_turns_on_a_link_that_they_share() -> None:
     """Of 8,000 bytes to each of two peers an eighth goes to the one, then an eighth to the other."""
     links = Links(
@@ -75,10 +91,10 @@ def test_connections_take_turns_on_a_link_that_they_share() -> None:
         frame_bytes=(100,) * 6,
     )
     ring, world = COLLECTIVES.parse("ring"), World(num_workers=3)
-    ends_s = exchange_times_s(ring, "scatter", world, 24_000, 1, links, FREE, quiet_s=0.0)
+    ends_s = exchanged(ring, "scatter", world, 24_000, 1, links, FREE, quiet_s=0.0).ends_s
     assert ends_s[1:] == pytest.approx([14_900e-6, 15_900e-6])
     whole = replace(links, frame_bytes=())
-    assert exchange_times_s(ring, "scatter", world, 24_000, 1, whole, FREE)[1:] == pytest.approx([8e-3, 16e-3])
+    assert exchanged(ring, "scatter", world, 24_000, 1, whole, FREE).ends_s[1:] == pytest.approx([8e-3, 16e-3])
 
 
 def test_a_message_of_nothing_takes_no_time() -> None:
@@ -111,6 +127,54 @@ def test_participants_of_one_machine_share_its_cores() -> None:
 
     assert ring_s(None) == ring_s(2) == pytest.approx(4e-3)
     assert ring_s(1) == pytest.approx(8e-3)
+
+
+FAR = Links.star(2, rate_bps=8e8, latency_s=20e-3, frame_bytes=PACKET_BYTES)
+"""A round trip of 40 ms, in which 4 MB leave."""
+TCP = replace(FREE, tcp=True)
+
+
+def far(num_segments: int, quiet_s: float = inf, connections: Connections | None = None) -> Exchanged:
+    """One message each way, at once."""
+    doubling, world = COLLECTIVES.parse("recursive_doubling"), World(num_workers=2)
+    num_bytes = num_segments * PACKET_BYTES
+    return exchanged(doubling, "all_reduce", world, num_bytes, 1, FAR, TCP, quiet_s=quiet_s, connections=connections)
+
+
+def test_a_connection_that_was_idle_begins_with_ten_segments_and_doubles_them_every_round_trip() -> None:
+    for num_segments, num_round_trips in ((10, 0), (11, 1), (30, 1), (31, 2), (70, 2), (71, 3), (150, 3), (151, 4)):
+        assert far(num_segments).end_s == pytest.approx(0.02 + 0.04 * num_round_trips, abs=3e-3), num_segments
+    assert far(150, IDLE_S).end_s == pytest.approx(0.02, abs=3e-3), "as much as it wants"
+
+
+def test_what_an_exchange_leaves_of_a_window_the_next_one_finds() -> None:
+    """Unless a connection has not filled its window, or has rested too long: Linux halves it for
+    every timeout of retransmissions, 0.24 s here."""
+    first = far(46)
+    assert first.end_s == pytest.approx(0.1, abs=2e-3), "10, 20, 16"
+    assert first.connections is not None
+    windows = {each.window_bytes for _, each in first.connections}
+    assert len(windows) == 1, "both ways alike"
+    assert 46 * PACKET_BYTES < min(windows) <= 56 * PACKET_BYTES, "10 and what was acknowledged"
+    assert far(46, 0.1, first.connections).end_s == pytest.approx(0.02, abs=2e-3)
+    assert far(46, 0.22, first.connections).end_s == pytest.approx(0.06, abs=2e-3), "half of that, and the others"
+    assert far(46, inf, first.connections).end_s == pytest.approx(first.end_s)
+    little = far(5, 0.1, first.connections)
+    assert little.connections is not None
+    assert {each.window_bytes for _, each in little.connections} == windows
+
+
+def test_a_window_that_fills_the_path_keeps_nothing_waiting() -> None:
+    """What slow start costs is over after 8 round trips: 10 * 2 ** 8 segments are 3.7 MB."""
+    costs_s = [far(each).end_s - far(each, IDLE_S).end_s for each in (7_000, 14_000)]
+    assert costs_s[0] == pytest.approx(costs_s[1], rel=1e-3)
+    assert 0.2 < costs_s[0] < 0.36
+    near = replace(FAR, latency_s=lambda _: 50e-6)
+    ring, world = COLLECTIVES.parse("ring"), World(num_workers=2)
+    idle_s, busy_s = (
+        exchange_s(ring, "broadcast", world, 1_000_000, 1, near, TCP, quiet_s=quiet_s) for quiet_s in (inf, 0.0)
+    )
+    assert idle_s == busy_s, "ten segments are more than the path holds"
 
 
 def test_a_slow_way_to_a_link_leaves_the_rest_of_it_to_others() -> None:
