@@ -20,13 +20,14 @@ def test_the_endpoints_counts_are_those_of_the_time_between() -> None:
 def test_a_switchs_counts_are_what_happened_between() -> None:
     counts = {
         "repeated": 1, "timeouts": 2, "fast_retransmissions": 3, "duplicates": 4, "partial": 0, "frame_bytes": 1070,
-        "lost": None,
+        "lost": None, "slot_latencies": [5, 0, 2],
     }  # fmt: skip
-    later = counts | {"repeated": 4, "timeouts": 3, "lost": "it ended"}
+    later = counts | {"repeated": 4, "timeouts": 3, "lost": "it ended", "slot_latencies": [5, 7, 3]}
     found = WorkerResult.parse(json.dumps(WorkerResult.dump((counts, later), None)))
     assert found.peers == {}
     assert found.switch is not None
     assert (found.switch.repeated, found.switch.sent_again, found.switch.lost) == (3, 1, "it ended")
+    assert found.switch.slot_latencies == (0, 7, 1)
 
 
 def test_nothing_to_report_is_nothing() -> None:
