@@ -23,9 +23,9 @@ def lone_exchange_s(plan: Plan, others: Sequence[Plan] = ()) -> float:
     that the one before it has left, halved where a connection has been idle for too long: while others have their
     turns all are."""
     [exchange] = plan.exchanges
-    asked = exchange.operation, exchange.num_elements, exchange.element_bytes
+    all_reduce = exchange.operation, exchange.num_elements, exchange.element_bytes
     predicted_s = plan.prediction.predicted_s
-    if plan.collective.link_bytes(*asked) is not None:
+    if plan.collective.link_bytes(*all_reduce) is not None:
         return predicted_s
     links = plan_links(plan.directions, plan.paths, plan.participants, experiment=plan.experiment, costs=plan.costs)
     begins_s = appointment_s(plan.experiment.workers, plan.network_info.latency_s)
@@ -50,7 +50,7 @@ def lone_exchange_s(plan: Plan, others: Sequence[Plan] = ()) -> float:
         if begins_s is not None:
             found = after(found, "broadcast", 1, _TIME_BYTES, quiet_s)
             quiet_s = max(0.0, begins_s - found.end_s)
-        done = after(found, *asked, quiet_s)
+        done = after(found, *all_reduce, quiet_s)
         return done.end_s, after(done, "barrier", 1, 1, 0.0)
 
     taken_s, found, quiet_s = 0.0, Exchanged([], frozenset()), inf

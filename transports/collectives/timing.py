@@ -48,7 +48,7 @@ NUM_PIECES: Final = 8
 """Into so many a message is cut, so that connections take turns on a link that they share."""
 NUM_SHAPES: Final = 4096
 _DIGITS: Final = 6
-"""Of seconds that a connection has rested: what is alike is found alike."""
+"""Of seconds that a connection has been idle: what is alike is found alike."""
 _MOST_HALVINGS: Final = 64
 """More leave nothing of any window."""
 Pair = tuple[int, int]
@@ -59,7 +59,7 @@ class Connection(NamedTuple):
 
     window_bytes: float
     """So much may be under way."""
-    rested_s: float
+    idle_s: float
     """How long before the end of the exchange it sent for the last time."""
 
 
@@ -88,7 +88,7 @@ class Links:
     """By link, the payload of the longest packet that is sent to it, a super-frame; empty: none to speak of."""
 
     def round_trip_s(self, pair: Pair) -> float:
-        """There and back, of nothing."""
+        """Of nothing."""
         return self.latency_s(pair) + self.latency_s((pair[1], pair[0]))
 
     def full_bytes(self, pair: Pair) -> float:
@@ -391,9 +391,9 @@ class _Timeline:
         if self._connections is not None:
             stream.full_bytes = self._links.full_bytes(pair)
             stream.limited = stream.full_bytes > INITIAL_WINDOW_BYTES
-            window_bytes, rested_s = self._connections.get(pair, _NEW)
+            window_bytes, idle_s = self._connections.get(pair, _NEW)
             stream.window_bytes = window_bytes
-            stream.last_s -= rested_s
+            stream.last_s -= idle_s
             stream.timeout_s = IDLE_S + self._links.round_trip_s(pair)
         self._streams[pair] = stream
         return stream
@@ -407,10 +407,9 @@ class _Timeline:
             for pair, stream in self._streams.items()
             if stream.limited
         }
-        rested_s = end_s - self._last_s
+        idle_s = end_s - self._last_s
         others = {
-            pair: each._replace(rested_s=round(each.rested_s + rested_s, _DIGITS))
-            for pair, each in self._connections.items()
+            pair: each._replace(idle_s=round(each.idle_s + idle_s, _DIGITS)) for pair, each in self._connections.items()
         }
         return frozenset({**others, **used}.items())
 

@@ -26,9 +26,10 @@ def in_turn(collective: str) -> tuple[float, float]:
     return lone_exchange_s(plan, list(plans.values())), plan.prediction.predicted_s
 
 
-def test_a_direction_that_has_rested_for_too_long_takes_another_round_trip() -> None:
-    """46 segments. The exchange before leaves windows of 56; w1 -> w0 and w3 -> w2 then rest for more than the 0.24 s
-    of a timeout, since no barrier uses them, and begin with 28. Measured on 2026-11-23: 86 ms, and those windows."""
+def test_a_direction_that_was_idle_for_too_long_takes_another_round_trip() -> None:
+    """46 segments. The exchange before leaves windows of 56; w1 -> w0 and w3 -> w2 then are idle for more than the
+    0.24 s of a timeout, since no barrier uses them, and begin with 28. Measured on 2026-11-23: 86 ms, and those
+    windows."""
     found_s, links_s = in_turn("recursive_doubling")
     assert links_s == pytest.approx(0.048, rel=0.05)
     assert found_s == pytest.approx(0.086, rel=0.05)

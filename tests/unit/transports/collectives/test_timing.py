@@ -77,7 +77,7 @@ def test_messages_that_are_handed_over_together_are_cut_as_one() -> None:
 def test_what_is_the_last_and_hardly_longer_than_a_superframe_leaves_in_even_pieces() -> None:
     """A tree's two messages of 32 KiB, ready together, over links that take 60,000 bytes at once: the second follows
     when the first has been paid for, and on the way back both find a link that was idle. Measured at 500 Mbit/s and
-    59,368 bytes, 64 KiB both ways: 0.47 ms, where one super-frame and a rest would have taken 1.06 ms."""
+    59,368 bytes, 64 KiB in both directions: 0.47 ms, where one super-frame and a rest would have taken 1.06 ms."""
     links = replace(FRAMED, frame_bytes=(60_000,) * 4, s_per_byte=(1e-8,) * 4)
     assert there_and_back_s(65_536, links) == pytest.approx(32_768e-8)
 
@@ -148,13 +148,13 @@ def test_a_connection_that_was_idle_begins_with_ten_segments_and_doubles_them_ev
 
 
 def test_what_an_exchange_leaves_of_a_window_the_next_one_finds() -> None:
-    """Unless a connection has not filled its window, or has rested too long: Linux halves it for
+    """Unless a connection has not filled its window, or has been idle for too long: Linux halves it for
     every timeout of retransmissions, 0.24 s here."""
     first = far(46)
     assert first.end_s == pytest.approx(0.1, abs=2e-3), "10, 20, 16"
     assert first.connections is not None
     windows = {each.window_bytes for _, each in first.connections}
-    assert len(windows) == 1, "both ways alike"
+    assert len(windows) == 1, "in both directions alike"
     assert 46 * PACKET_BYTES < min(windows) <= 56 * PACKET_BYTES, "10 and what was acknowledged"
     assert far(46, 0.1, first.connections).end_s == pytest.approx(0.02, abs=2e-3)
     assert far(46, 0.22, first.connections).end_s == pytest.approx(0.06, abs=2e-3), "half of that, and the others"
