@@ -364,6 +364,25 @@ def test_what_comes_can_be_looked_at_before_it_is_received(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_who_looks_at_one_that_left_because_of_another_hears_of_that_one(kind: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> list[int]:
+        if group.rank == 1:
+            return []
+        lost = []
+        if group.rank == 0:
+            with pytest.raises(PeerLostError) as found:
+                finish(endpoint, {endpoint.post_receive(1, header(4), memoryview(bytearray(4)))})
+            return [found.value.peer]
+        for _ in range(2):  # what it says last itself is what it has heard
+            with pytest.raises(PeerLostError) as found:
+                endpoint.peek(0, time.monotonic() + FOREVER_S)
+            lost.append(found.value.peer)
+        return lost
+
+    assert together(kind, body, 3) == [[1], [], [1, 1]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_who_looks_does_not_wait_longer_than_it_says(kind: str) -> None:
     done = threading.Event()
 

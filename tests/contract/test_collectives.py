@@ -348,3 +348,18 @@ def test_who_leaves_in_mid_work_is_missed_by_everybody_at_once(collective: objec
     assert second is None
     assert [first, third] == [1, 1]
     assert time.monotonic() - started_s < timeout_s / 2
+
+
+@pytest.mark.parametrize("channel", ["memory", "tcp", "udp", "grpc"])
+def test_servers_tell_whoever_waits_for_a_worker_that_never_began(channel: str) -> None:
+    """The first worker, to whom servers listen for what is next."""
+
+    def body(communicator: Communicator) -> int | None:
+        if communicator.rank == 0:
+            return None
+        with pytest.raises(PeerLostError) as found:
+            communicator.all_reduce(torch.ones(300_000)).wait()
+        return found.value.peer
+
+    servers = {"kind": "parameter_server", "servers": 2}
+    assert run_communicators(body, 3, channel=channel, collective=servers, timeout_s=30.0) == [None, 0, 0]

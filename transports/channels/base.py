@@ -115,7 +115,8 @@ class Endpoint(Protocol):
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """The header of the next message from a peer for which no receive is posted; None when the peer has taken its
-        leave. The message stays where it is. Raises what :meth:`progress` raises."""
+        leave. The message stays where it is. Raises what :meth:`progress` raises, and PeerLostError where the peer left
+        because it had lost another, whom the error names."""
 
     def compile(
         self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int

@@ -157,6 +157,13 @@ class Farewell(NamedTuple):
         return pack(Header(group_id(group), self.after, GOODBYE, 0, count, 0))
 
 
+def require_finished(rank: int, farewell: Farewell, to: int) -> None:
+    """Nothing, where a peer from which rank `to` needs nothing more took its leave because all is done. Raises
+    PeerLostError where it left because it had lost another."""
+    if farewell.lost is not None:
+        raise left(rank, farewell, to)
+
+
 def left(rank: int, farewell: Farewell, to: int) -> PeerLostError:
     """The error at rank `to` for a peer that took its leave, but too early: it names who was lost first."""
     closed = f"it closed the group after operation #{farewell.after}"

@@ -24,7 +24,15 @@ from transports.channels.base import (
     PeerStatistics,
     Token,
 )
-from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, Farewell, describe, left, mismatch
+from transports.channels.framing import (
+    DTYPE_BYTES,
+    POINT_TO_POINT,
+    Farewell,
+    describe,
+    left,
+    mismatch,
+    require_finished,
+)
 from transports.collectives.base import Step
 from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import PeerTimeoutError, TransportError
@@ -149,16 +157,24 @@ class MemoryEndpoint:
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
         with self._hub.changed:
-            while True:
-                if self._closed:
-                    raise TransportError(f"rank {self._group.rank} closed the group itself")
-                if messages := self._hub.messages.get((peer, self._group.rank)):
-                    return messages[0][0]
-                if peer in self._hub.farewells:
-                    return None
-                wait_s = deadline_s - time.monotonic()
-                if not self._hub.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
-                    raise PeerTimeoutError(peer, 0.0, "its next message")
+            try:
+                return self._peek(peer, deadline_s)
+            except TransportError as error:
+                self._error = error
+                raise
+
+    def _peek(self, peer: int, deadline_s: float) -> Header | None:
+        while True:
+            if self._closed:
+                raise TransportError(f"rank {self._group.rank} closed the group itself")
+            if messages := self._hub.messages.get((peer, self._group.rank)):
+                return messages[0][0]
+            if peer in self._hub.farewells:
+                require_finished(peer, self._hub.farewells[peer], self._group.rank)
+                return None
+            wait_s = deadline_s - time.monotonic()
+            if not self._hub.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
+                raise PeerTimeoutError(peer, 0.0, "its next message")
 
     def _take(self, peer: int) -> None:
         messages = self._hub.messages.get((peer, self._group.rank))

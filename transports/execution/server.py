@@ -35,7 +35,9 @@ def serve(collective: Collective, channel: Channel, group: Group, number: int) -
         while (header := endpoint.peek(0, math.inf)) is not None:
             _take_part(executor, header, deadline_s=time.monotonic() + group.timeout_s)
         for worker in range(1, group.size):  # their last operation may be one without servers
-            endpoint.peek(worker, time.monotonic() + group.timeout_s)
+            if (header := endpoint.peek(worker, time.monotonic() + group.timeout_s)) is not None:
+                # It waits for a worker that has left. Whoever takes part is told which, and tells the worker.
+                _take_part(executor, header, deadline_s=time.monotonic() + group.timeout_s)
 
 
 def _take_part(executor: Executor, header: Header, *, deadline_s: float) -> None:

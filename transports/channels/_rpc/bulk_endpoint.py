@@ -25,6 +25,7 @@ from transports.channels.framing import (
     left,
     mismatch,
     pack,
+    require_finished,
     unpack,
 )
 from transports.collectives.base import Step
@@ -153,22 +154,27 @@ class BulkEndpoint:
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
-        state = self._peers[peer]
         with self._control.lock:
-            while True:
-                self._check_alive()
-                self._hear(peer, state)
-                if state.offered:
-                    return state.offered[0]
-                if state.farewell is not None:
-                    return None
-                if state.stream.ended is not None:
-                    self._error = PeerLostError(peer, state.stream.ended)
-                    raise self._error
-                wait_s = deadline_s - time.monotonic()
-                if not self._control.changed.wait(max(min(wait_s, threading.TIMEOUT_MAX), 0.0)):
-                    self._error = PeerTimeoutError(peer, time.monotonic() - state.moved_s, "its next message")
-                    raise self._error
+            try:
+                return self._peek(peer, self._peers[peer], deadline_s)
+            except TransportError as error:
+                self._error = error
+                raise
+
+    def _peek(self, rank: int, peer: _Peer, deadline_s: float) -> Header | None:
+        while True:
+            self._check_alive()
+            self._hear(rank, peer)
+            if peer.offered:
+                return peer.offered[0]
+            if peer.farewell is not None:
+                require_finished(rank, peer.farewell, self._group.rank)
+                return None
+            if peer.stream.ended is not None:
+                raise PeerLostError(rank, peer.stream.ended)
+            wait_s = deadline_s - time.monotonic()
+            if not self._control.changed.wait(max(min(wait_s, threading.TIMEOUT_MAX), 0.0)):
+                raise PeerTimeoutError(rank, time.monotonic() - peer.moved_s, "its next message")
 
     def _timeout(self) -> TransportError:
         waiting = {rank: peer for rank, peer in self._peers.items() if peer.receives}

@@ -21,6 +21,7 @@ from transports.channels.framing import (
     left,
     mismatch,
     pack,
+    require_finished,
     unpack,
 )
 from transports.collectives.base import Step
@@ -175,20 +176,27 @@ class StreamEndpoint:
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
-        stream = self._streams.streams[peer]
         with self._streams.lock:
-            while True:
-                self._check_alive()
-                if stream.arrived:
-                    header = _header(peer, stream.arrived[0])
-                    return None if header.operation == GOODBYE else header
-                if stream.ended is not None:
-                    self._error = PeerLostError(peer, stream.ended)
-                    raise self._error
-                wait_s = deadline_s - time.monotonic()
-                if not self._streams.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
-                    self._error = PeerTimeoutError(peer, time.monotonic() - stream.moved_s, "its next message")
-                    raise self._error
+            try:
+                return self._peek(self._streams.streams[peer], deadline_s)
+            except TransportError as error:
+                self._error = error
+                raise
+
+    def _peek(self, stream: Stream, deadline_s: float) -> Header | None:
+        while True:
+            self._check_alive()
+            if stream.arrived:
+                header = _header(stream.rank, stream.arrived[0])
+                if header.operation != GOODBYE:
+                    return header
+                require_finished(stream.rank, Farewell.of(header), self._group.rank)
+                return None
+            if stream.ended is not None:
+                raise PeerLostError(stream.rank, stream.ended)
+            wait_s = deadline_s - time.monotonic()
+            if not self._streams.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
+                raise PeerTimeoutError(stream.rank, time.monotonic() - stream.moved_s, "its next message")
 
     def _timeout(self) -> TransportError:
         """Blame the peer that has been silent longest among those something is expected of."""

@@ -39,6 +39,7 @@ from transports.channels.framing import (
     describe,
     left,
     mismatch,
+    require_finished,
 )
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
@@ -410,7 +411,10 @@ class TcpEndpoint:
                 raise PeerLostError(peer.rank, error.strerror or str(error)) from error
             if first is not None and len(first) == HEADER_BYTES:
                 header = unpack_header(first)
-                return None if header.operation == GOODBYE else header
+                if header.operation != GOODBYE:
+                    return header
+                require_finished(peer.rank, Farewell.of(header), self._group.rank)
+                return None
             if first == b"" or (first and peer.native.ending):
                 raise PeerLostError(peer.rank, "it closed the connection")
             self._await_bytes(peer, HEADER_BYTES)

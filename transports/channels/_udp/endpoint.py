@@ -30,6 +30,7 @@ from transports.channels.framing import (
     describe,
     left,
     mismatch,
+    require_finished,
 )
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
@@ -168,6 +169,8 @@ class UdpEndpoint:
             if outcome == native.MOVED:
                 return unpack_header(bytes(frame))
             if outcome == native.GONE:
+                if (farewell := peer.connection.farewell) is not None:
+                    require_finished(peer.rank, farewell, self._group.rank)
                 return None
             if outcome == native.LATE:
                 raise PeerTimeoutError(peer.rank, clock.now_s() - peer.state.moved_s, "its next message")
