@@ -36,7 +36,7 @@ def serve(collective: Collective, channel: Channel, group: Group, number: int) -
             _take_part(executor, header, deadline_s=time.monotonic() + group.timeout_s)
         for worker in range(1, group.size):  # their last operation may be one without servers
             if (header := endpoint.peek(worker, time.monotonic() + group.timeout_s)) is not None:
-                # It waits for a worker that has left. Whoever takes part is told which, and tells the worker.
+                # It waits for a worker that has left: whoever takes part hears which, and says so when it leaves.
                 _take_part(executor, header, deadline_s=time.monotonic() + group.timeout_s)
 
 

@@ -41,7 +41,8 @@ def test_a_withheld_time_is_a_dash_with_its_reason(record: Callable[..., Record]
     summary = record().summary
     assert summary.allreduce is not None
     withheld = summary.allreduce.model_copy(update={"time_s": None, "missing": "too much waiting"})
-    text = run_markdown(summary.model_copy(update={"allreduce": withheld}), [], tmp_path)
+    links = [link.model_copy(update={"utilization_busy": None}) for link in summary.links]
+    text = run_markdown(summary.model_copy(update={"allreduce": withheld, "links": links}), [], tmp_path)
     assert "withheld: too much waiting; the bound of the task is" in text
     assert "None" not in text
 

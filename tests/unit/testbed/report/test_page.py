@@ -183,7 +183,9 @@ def test_a_withheld_time_is_a_dash_with_its_reason(record: Make) -> None:
     loaded = record()
     assert loaded.summary.allreduce is not None
     withheld = loaded.summary.allreduce.model_copy(update={"time_s": None, "missing": "too much waiting"})
-    made = page(replace(loaded, summary=loaded.summary.model_copy(update={"allreduce": withheld})))
+    links = [link.model_copy(update={"utilization_busy": None}) for link in loaded.summary.links]
+    summary = loaded.summary.model_copy(update={"allreduce": withheld, "links": links})
+    made = page(replace(loaded, summary=summary))
     assert "Withheld: too much waiting." in made.text
     assert "None" not in made.text
 
