@@ -4,7 +4,7 @@ Either way the resolved spec holds them, so that its hash covers them and a reco
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self
 
@@ -90,6 +90,26 @@ def not_reached(switches: Sequence[str], pairs: Iterable[tuple[str, str]]) -> li
     return [name for name in switches if name not in reached]
 
 
+def in_place_of_path(
+    data: Mapping[str, Any],
+    fields: Iterable[str],
+    contents: Callable[[Path], dict[str, Any]],
+    *,
+    called: str,
+    options: Container[str] = (),
+) -> dict[str, Any]:
+    """What the document at `data["path"]` says, and keys that are no fields, so that they are refused as everywhere.
+
+    Raises ValueError for a field that is written here, too, unless it is one of the `options` of reading, and what
+    `contents` raises."""
+    known = tuple(fields)
+    written = ", ".join(key for key in known if key in data and key != "path" and key not in options)
+    if written:
+        raise ValueError(f"path: {written} can be written here or in the {called}, not both")
+    unknown = {key: value for key, value in data.items() if key not in known}
+    return {**unknown, **contents(Path(str(data["path"])))}
+
+
 @TOPOLOGIES.register
 class File(Topology):
     """Switches with their places for hosts, and the links between them."""
@@ -109,11 +129,7 @@ class File(Topology):
         """The file's contents in place of its path."""
         if not isinstance(data, Mapping) or data.get("path") is None:
             return data
-        written = ", ".join(key for key in ("switches", "links") if key in data)
-        if written:
-            raise ValueError(f"path: {written} can be written here or in the file, not both")
-        unknown = {key: value for key, value in data.items() if key not in cls.model_fields}
-        return {**unknown, **_contents(Path(str(data["path"])))}
+        return in_place_of_path(data, cls.model_fields, _contents, called="file")
 
     @field_validator("switches")
     @classmethod

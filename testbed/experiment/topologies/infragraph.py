@@ -16,7 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from testbed.experiment.infrastructure import Cable, Copy, Device, End, Expanded, read_infrastructure
 from testbed.experiment.link import MAX_RATE_BPS, MIN_RATE_BPS, LinkOverride
 from testbed.experiment.topologies.base import TOPOLOGIES, Fabric, Topology
-from testbed.experiment.topologies.file import Trunk, not_reached, require_joined, require_switch_names
+from testbed.experiment.topologies.file import (
+    Trunk,
+    in_place_of_path,
+    not_reached,
+    require_joined,
+    require_switch_names,
+)
 from transports.units import format_rate, format_time
 
 _MAX_SWITCHES: Final = 10_000
@@ -76,14 +82,14 @@ class InfraGraph(Topology):
             if data.get("place") is not None:
                 raise ValueError("place: it says how a document is read, and there is none; name one with `path`")
             return data
-        written = ", ".join(key for key in data if key in cls.model_fields and key not in ("path", "place"))
-        if written:
-            raise ValueError(f"path: {written} can be written here or in the document, not both")
-        place = data.get("place") or "nic"
-        if place not in ("nic", "host"):
-            raise ValueError(f"place: {place!r} is not known; allowed: nic, host")
-        unknown = {key: value for key, value in data.items() if key not in cls.model_fields}
-        return {**unknown, **_contents(Path(str(data["path"])), "host" if place == "host" else "nic")}
+
+        def contents(path: Path) -> dict[str, Any]:
+            place = data.get("place") or "nic"
+            if place not in ("nic", "host"):
+                raise ValueError(f"place: {place!r} is not known; allowed: nic, host")
+            return _contents(path, "host" if place == "host" else "nic")
+
+        return in_place_of_path(data, cls.model_fields, contents, called="document", options=("place",))
 
     @field_validator("switches")
     @classmethod
