@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from testbed.calibration.calibrate import delays_of, measure_rate
+from testbed.calibration.calibrate import delays_of, rate_of
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.experiment import validate
 from testbed.experiment.machines import Machines
 from testbed.hosts.machines import RunningMachines, running_machines, spawned_in_namespaces
-from testbed.links.htb import goodput_fraction
 from testbed.links.vxlan import OVERHEAD_BYTES
 from testbed.plan.machines import spread_over
 from testbed.plan.plan import Plan, make_plan
@@ -87,8 +86,7 @@ def test_a_link_between_machines_has_its_rate_and_counts_inner_frames(underlay: 
         assert underlay.sent_bytes(1) - wire_before == pytest.approx(1000 * (1042 + OVERHEAD_BYTES), abs=1000)
         assert class_bytes(deployment)["s0", "w0"] - before["s0", "w0"] == inner
         for direction in plan.directions:
-            goodput_bps, _ = measure_rate(deployment, direction)
-            assert goodput_bps / goodput_fraction() == pytest.approx(direction.rate_bps, rel=0.01)
+            assert rate_of(deployment, direction).rate_bps == pytest.approx(direction.rate_bps, rel=0.01)
     wait_until(lambda: underlay.sockets() == [], "the kernel closes the sockets of links")
 
 
