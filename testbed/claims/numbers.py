@@ -3,6 +3,8 @@
 `W` workers, `P` parameter servers, `S` bytes of gradients that an iteration exchanges, `B` payload that a worker's link
 carries, in bytes a second (headers and framing taken off), `a` one-way latency between two workers in seconds, as
 planned. `sent_bytes` and `received_bytes`: of an average worker's link in an iteration, headers included.
+`read_s`: what the storage node's disk, or the most loaded link behind it, needs for all that workers read before the
+first iteration.
 `R` rate of a worker's link in bit/s, headers included; `c` bytes of gradients over those that compression leaves of
 them, as planned. `what_if.scaling_factor`: of the same trace and compression if the links were fully used
 (`testbed/theory/what_if.py`), and
@@ -37,6 +39,7 @@ def planned_numbers(plan: Plan) -> dict[str, float | None]:
         "S": float(GRADIENT_ELEMENT_BYTES * sum(experiment.workload.parameter_counts())),
         "B": None if rate_bps is None else rate_bps / 8 * goodput_fraction(experiment.mtu),
         "a": plan.latency_s,
+        "read_s": 0.0 if plan.storage is None else plan.storage.start.least_s,
         "R": rate_bps,
         "c": _compression_ratio(plan),
         **_fully_used(plan),
