@@ -30,6 +30,11 @@ _MIN_SENDS: Final = 50
 _EXCESS: Final = 2.0
 """Sent over what the link carries, at least."""
 _SENDS_PER_ROUND: Final = 8
+_FILLINGS: Final = 3.0
+_FULL_S: Final = 0.5
+"""For how long a queue is kept full, at most: hundreds of packets at 5 Mbit/s; a queue may take seconds to drain."""
+_SILENCE_S: Final = 0.1
+"""When nothing has arrived for so long, or for as long as four packets take, the queue is empty."""
 _READS_PER_ROUND: Final = 2
 """A sample of what arrives is enough; its time stamps are the kernel's, so it may wait in the receiver's buffer, and
 what finds no place there is of no interest."""
@@ -77,8 +82,8 @@ def num_drops(deployment: Deployment, direction: Direction) -> int:
     raise CalibrationError(f"{direction.name}: its shaper is gone")
 
 
-def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings: float = 3.0) -> QueueMeasurement:
-    """Keep the queue of one direction full for `num_fillings` times as long as it takes to drain."""
+def measure_queue(deployment: Deployment, direction: Direction) -> QueueMeasurement:
+    """Keep the queue of one direction full for three times as long as it takes to drain, or half a second."""
     sender = direction.sender
     queue_bytes, drain_s = direction.requested.queue_bytes, fill_s(direction)
     num_segments = math.ceil(_EXCESS * direction.rate_bps * _SEND_CALL_S / (8 * PACKET_BYTES))
@@ -121,15 +126,19 @@ def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings:
         round_s = _SENDS_PER_ROUND * num_segments * PACKET_BYTES * 8 / direction.rate_bps / _EXCESS
         next_s = begun_s
         with realtime():
-            while (now_s := time.time()) < full_s + num_fillings * drain_s:
+            while (now_s := time.time()) < full_s + min(_FILLINGS * drain_s, _FULL_S):
                 time.sleep(max(0.0, next_s - now_s))
                 next_s = max(next_s + round_s, now_s)
                 for _ in range(_SENDS_PER_ROUND):
                     send(num_segments)
                 full += [delay_s for sent_s, delay_s in _arrived(target, _READS_PER_ROUND) if sent_s > full_s]
-        deadline_s = time.time() + 2 * drain_s + direction.delay_s + 0.1
-        while time.time() < deadline_s:
-            full += [delay_s for sent_s, delay_s in _arrived(target) if sent_s > full_s]
+        silence_s = max(_SILENCE_S, 4 * PACKET_BYTES * 8 / direction.rate_bps)
+        heard_s = time.time() + direction.delay_s
+        deadline_s = heard_s + 2 * drain_s + silence_s
+        while (now_s := time.time()) < min(deadline_s, heard_s + silence_s):
+            arrived = _arrived(target)
+            full += [delay_s for sent_s, delay_s in arrived if sent_s > full_s]
+            heard_s = max(heard_s, now_s) if arrived else heard_s
             time.sleep(1e-3)
         dropped = num_drops(deployment, direction) - drops_before
     added_s = statistics.median(full) - statistics.median(idle_s) if full and idle_s else math.nan

@@ -42,6 +42,14 @@ def test_full_use_is_of_the_points_own_trace_workers_rate_and_compression() -> N
     assert planned_numbers(plan(workload={"kind": "training"}))["what_if.scaling_factor"] is None
 
 
+def test_what_is_read_before_the_first_iteration_takes_the_disk_so_long() -> None:
+    """Of 10 MB that the disk reads at 5 MB/s all four read everything, or a part each; links carry twice as much."""
+    data = {"data": "10MB", "disk": "40mbit"}
+    assert planned_numbers(plan(storage={"kind": "full_read", **data}))["read_s"] == pytest.approx(8)
+    assert planned_numbers(plan(storage={"kind": "partitioned_read", **data}))["read_s"] == pytest.approx(2)
+    assert planned_numbers(plan())["read_s"] == 0
+
+
 def test_a_topology_that_says_every_rate_leaves_none_to_a_formula() -> None:
     hosts = [{"name": f"h.{rank}", "at": "s0", "link": {"rate": f"{10 + rank}mbit"}} for rank in range(4)]
     computing = {"kind": "synthetic", "layers": ["1MiB"], "forward": "100ms", "backward": "0s"}
