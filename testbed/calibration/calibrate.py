@@ -57,8 +57,8 @@ Z: Final = 3.89
 """99.99 % confidence: one link in ten thousand that is right is called wrong, and is then measured again."""
 NUM_ECHOES: Final = 15
 MIN_WINDOW_S: Final = 0.25
-MIN_WINDOW_BYTES: Final = 1_500_000
-"""A thousand packets, so that one more or less is 0.1 %."""
+MIN_WINDOW_BYTES: Final = 750_000
+"""Five hundred packets, so that one more or less is 0.2 %."""
 LOSS_LIMIT_S: Final = 2.0
 """For counting losses of one class; the interval says how well they are known."""
 MIN_FILL_S: Final = 2e-3

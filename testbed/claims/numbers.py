@@ -78,13 +78,14 @@ def _fully_used(plan: Plan) -> dict[str, float | None]:
 
 
 def measured_numbers(plan: Plan, runs: Sequence[Summary]) -> dict[str, float | None]:
-    """And what its runs found, the median of each; None where no run has it."""
+    """And what its runs found, the median of each; None where any of them lacks it: those that have a number, because
+    their cores were less busy, would be chosen by what was measured."""
     each = [_of_run(run) for run in runs]
     names = {name for numbers in each for name in numbers}
     found: dict[str, float | None] = planned_numbers(plan)
     for name in names:
-        values = [value for numbers in each if (value := numbers.get(name)) is not None]
-        found[name] = statistics.median(values) if values else None
+        known = [value for numbers in each if (value := numbers.get(name)) is not None]
+        found[name] = statistics.median(known) if known and len(known) == len(each) else None
     return found
 
 

@@ -309,9 +309,13 @@ class Expectation(_Part):
             return False
         if self.needs_model and model is None:
             raise ValueError("`within` and `difference` need a `model`")
+        # Where both find none they agree; any finite number is within a share of infinity, which says nothing.
+        agree = measured == model or (math.isfinite(measured) and math.isfinite(model or 0.0))
+        off = 0.0 if model is None or measured == model else abs(measured - model)
         return (
-            (self.within is None or model is None or abs(measured - model) <= self.within * abs(model))
-            and (self.difference is None or model is None or abs(measured - model) <= self.difference)
+            (not self.needs_model or agree)
+            and (self.within is None or off <= self.within * abs(model or 0.0))
+            and (self.difference is None or off <= self.difference)
             and (self.at_least is None or measured >= self.at_least)
             and (self.at_most is None or measured <= self.at_most)
         )

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -130,7 +130,12 @@ def clean_stale(*, root: Path = RUN_ROOT) -> CleanReport:
 
 
 def _dead_run_ids(root: Path) -> list[str]:
-    return [run_id for run_id in run_ids(root=root) if not RunState.load(run_id, root=root).coordinator_alive()]
+    found = []
+    for run_id in run_ids(root=root):
+        with suppress(FileNotFoundError):  # it has just ended, and taken its directory along
+            if not RunState.load(run_id, root=root).coordinator_alive():
+                found.append(run_id)
+    return found
 
 
 class _Cleaning:

@@ -38,6 +38,8 @@ class Daemon:
         self._consequence = consequence
         self._ready = threading.Event()
         self._answers: Queue[str] = Queue()
+        self._num_owed = 0
+        """Answers to what it was told so far that have not come: one that is late must not pass for the next one's."""
         self._changing = threading.Lock()
         spec = ProcessSpec(
             name=name, argv=(str(program),), arguments=tuple(arguments), listens=listens, privileged=privileged
@@ -78,8 +80,12 @@ class Daemon:
         """
         with self._changing:
             self._process.tell(argument)
+            self._num_owed += 1
+            answer = ""
             try:
-                answer = self._answers.get(timeout=_READY_TIMEOUT_S)
+                while self._num_owed:
+                    answer = self._answers.get(timeout=_READY_TIMEOUT_S)
+                    self._num_owed -= 1
             except Empty:
                 self.check()
                 answer = f"nothing within {_READY_TIMEOUT_S:g} s"

@@ -28,11 +28,12 @@ byte (sock.c, sk_setup_caps)."""
 def asynchronous_time_s(
     num_elements: int, *, num_workers: int, num_servers: int, goodput_bps: float, alpha_s: float
 ) -> tuple[float, float]:
-    """The least time for one iteration's push and pull, and the expected one: a worker by itself pushes, then pulls,
-    over its own link; all together they share the servers' links, which carry both directions at once."""
+    """The least time for one iteration's push and pull, and the expected one where computing takes no time: a worker by
+    itself pushes, then pulls, over its own link; all together they share the servers' links, which carry both
+    directions at once. Workers that compute meanwhile seldom push all at once, and then take less than is expected."""
     size_s = GRADIENT_ELEMENT_BYTES * num_elements * 8 / goodput_bps
     alone_s = 2 * size_s + 2 * alpha_s
-    return max(2 * size_s, size_s * num_workers / num_servers), max(alone_s, size_s * num_workers / num_servers)
+    return 2 * size_s, max(alone_s, size_s * num_workers / num_servers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -111,6 +111,11 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
         found.append("background traffic or links that change (neither)")
     if experiment.stack is not None:
         found.append(f"stack {experiment.stack.kind}, whose schedule is its own (our collectives)")
+    if experiment.fusion.steps_in_forward:
+        found.append(f"fusion {experiment.fusion.kind}, whose exchanges go on in the next forward pass (none)")
+    table = experiment.workload.timed_layers()
+    if table is not None and (table.input_s or table.host_to_device_s):
+        found.append("input that is waited for, or copied (neither)")
     if experiment.compression.compresses:
         found.append(f"compression {experiment.compression.kind}, whose codec takes time (none)")
     return found

@@ -1,5 +1,6 @@
 """What a run knows at its end, as plain data: all that results are computed from and all that the verdict looks at."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -199,7 +200,7 @@ class Facts:
     granule_bytes: int = 1514
     """The largest packet, which is sent whole once it has begun."""
     num_buckets: int = 1
-    """In an iteration."""
+    """In an iteration, as planned: where time decides what is fused there may be more."""
     prediction: Prediction | None = None
     """Of an iteration's exchanges, with the latency that calibration measured; None: nothing is exchanged."""
     predicted: RunPrediction | None = None
@@ -274,6 +275,12 @@ class Facts:
         """For how long packets were let go later than the verdict allows, in virtual time: of all programs that delay
         any, added up."""
         return sum(link.delay_line.overdue_s for link in self.links if link.delay_line is not None)
+
+    @property
+    def num_bursts(self) -> int:
+        """In an iteration, of which each may begin with a burst: as planned, or more if more were made in the mean."""
+        made = self.buckets.filter(pl.col("phase") == "measured").group_by("rank", "index").len()
+        return max(self.num_buckets, 1, 0 if made.is_empty() else math.ceil(float(made["len"].to_numpy().mean())))
 
     @property
     def at_once_s(self) -> float:

@@ -153,7 +153,7 @@ def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
         f"{each.possible_bytes:,.0f}"
         for each in excesses(facts)
     ]
-    found += impossible(results, at_once_s=max(facts.num_buckets, 1) * at_once_s)
+    found += impossible(results, at_once_s=facts.num_bursts * at_once_s)
     if found:
         yield Reason(
             "invalid", f"figures are physically impossible ({_listed(found)}): what decided them is not in the spec"

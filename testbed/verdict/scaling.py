@@ -10,8 +10,10 @@ docs/definitions.md has both with their reasons.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
+from testbed.system.intervals import Floats
 from testbed.verdict.parts import worker_parts
 from testbed.verdict.thresholds import ALONE_ITERATIONS, CONTENTION_TOLERANCE, OVERRUN_TOLERANCE
 
@@ -24,9 +26,10 @@ class Alone(NamedTuple):
     overrun_share: float
     """By how much of its pace it was late in the mean of these; 0 where it has none."""
     iteration_s: float
-    """Alone, mean, with data and bookkeeping."""
+    """Alone, mean, with data and bookkeeping; computing as much slowed down as in the measured iterations. A few
+    iterations alone draw other slowdowns than many measured ones do, and the quotient would be theirs."""
     computing_s: float
-    """Forward, backward and optimizer alone: mean."""
+    """Forward, backward and optimizer alone: mean, with the slowdowns that were drawn then."""
     contention: float | None
     """The same in the measured iterations over that, slowdowns taken out; None: none was measured."""
 
@@ -91,6 +94,7 @@ def _alone(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> di
     overruns = _overrun_shares(iterations, phase)
     beside = _computing(worker_parts(iterations, num_workers=num_workers, in_step=False))
     base = _computing(alone)
+    slowdowns = _slowdowns(iterations)
     found = {}
     for (rank,), rows in alone.group_by("rank"):
         number = int(str(rank))
@@ -99,7 +103,7 @@ def _alone(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> di
         found[number] = Alone(
             num_iterations=rows.height,
             overrun_share=overruns[number],
-            iteration_s=float(rows["time_s"].to_numpy().mean()) / dilation,
+            iteration_s=float(_times_s(rows, slowdowns.get(number, rows["slowdown"].to_numpy())).mean()) / dilation,
             computing_s=float(computing_s) / dilation,
             contention=beside[number] / base[number] if number in beside and base[number] > 0 else None,
         )
@@ -128,6 +132,21 @@ def _computing(parts: pl.DataFrame) -> dict[int, float]:
     return {int(rank): float(value) for rank, value in parts.group_by("rank").agg(computing.mean()).iter_rows()}
 
 
+def _slowdowns(iterations: pl.DataFrame) -> dict[int, Floats]:
+    """By rank, those of the measured iterations in their order."""
+    rows = iterations.filter(pl.col("phase") == "measured").sort("rank", "index")
+    return {int(str(rank)): each["slowdown"].to_numpy() for (rank,), each in rows.group_by("rank", maintain_order=True)}
+
+
+def _times_s(rows: pl.DataFrame, slowdowns: Floats) -> Floats:
+    """How long one worker's iterations would have taken (the rows of the result) with each of these slowdowns (its
+    columns) instead of its own: computing in proportion, all else the same."""
+    computing_s = (rows["compute_s"] + rows["optimizer_s"]).to_numpy()
+    other_s = rows["time_s"].to_numpy() - computing_s
+    unslowed_s = computing_s / rows["slowdown"].to_numpy()
+    return np.asarray(other_s[:, None] + unslowed_s[:, None] * slowdowns[None, :])
+
+
 def compute_only_time_s(
     iterations: pl.DataFrame, *, num_workers: int, dilation: float, in_step: bool = True
 ) -> float | None:
@@ -136,10 +155,18 @@ def compute_only_time_s(
 
     Workers in step would wait for the slowest in each iteration if communication took no time, so each counts as long
     as its slowest worker's, from that worker's own start: nothing keeps them in step here, and their drift apart is
-    not communication. Of others it is the mean over workers.
+    not communication. Of others it is the mean over workers. Each is as much slowed down as in every measured iteration
+    in turn, not as was drawn in the few without communication.
     """
     parts = worker_parts(iterations, num_workers=num_workers, phase="compute_only", in_step=False)
     if parts.is_empty():
         return None
-    time_s = pl.col("time_s").max() if in_step else pl.col("time_s").mean()
-    return float(parts.group_by("index").agg(time_s)["time_s"].to_numpy().mean()) / dilation
+    slowdowns = _slowdowns(iterations)
+    times_s = [
+        _times_s(rows.sort("index"), slowdowns.get(int(str(rank)), rows["slowdown"].to_numpy()))
+        for (rank,), rows in parts.group_by("rank", maintain_order=True)
+    ]
+    num_rows = min(len(each) for each in times_s)
+    num_measured = min(each.shape[1] for each in times_s)
+    together_s = np.stack([each[:num_rows, :num_measured] for each in times_s])
+    return float((together_s.max(axis=0) if in_step else together_s).mean()) / dilation

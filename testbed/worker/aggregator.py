@@ -6,9 +6,11 @@ message when its data plane does.
 """
 
 import json
+import os
 import secrets
 import select
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ from switch_agg.wire import PORTS
 
 GENERATION_BITS = 32
 CHECK_INTERVAL_S = 0.5
+_READ_BYTES = 65_536
 
 
 class AggregatorConfiguration(BaseModel):
@@ -83,13 +86,8 @@ def main(configuration_json: str) -> None:
     clock.dilate(configuration.dilation)
     plane, since_s = open_plane(configuration), clock.now_s()
     _say("ready")
-    while True:
-        plane.check()
-        if not select.select([sys.stdin], [], [], CHECK_INTERVAL_S)[0]:
-            continue
-        if not (line := sys.stdin.readline()):
-            break
-        word, _, argument = line.strip().partition(":")
+    for line in _lines(plane):
+        word, _, argument = line.partition(":")
         try:
             if word == "status":
                 address = (configuration.address, PORTS.start)
@@ -104,6 +102,20 @@ def main(configuration_json: str) -> None:
         else:
             _say(f"changed {word}")
     plane.close()
+
+
+def _lines(plane: DataPlane) -> Iterator[str]:
+    """Of standard input until its end, looking after the plane meanwhile. Read without a buffer of Python's, in which
+    select(2) would not see the second of two lines."""
+    begun = b""
+    while True:
+        plane.check()
+        if not select.select([sys.stdin], [], [], CHECK_INTERVAL_S)[0]:
+            continue
+        if not (found := os.read(sys.stdin.fileno(), _READ_BYTES)):
+            return
+        *lines, begun = (begun + found).split(b"\n")
+        yield from (line.decode().strip() for line in lines)
 
 
 def _say(line: str) -> None:

@@ -170,6 +170,9 @@ class SchedulePacer(ComputePacer):
         self._begun_s = 0.0
         self._computing_s: float | None = None
         """When computing began in the present or last iteration; None: a barrier lies between."""
+        # Of computing that nothing holds up: what its loading takes longer than computing with the batch before.
+        self._loading_left_s = max(0.0, schedule.input_s - schedule.compute_s - schedule.update_s)
+        """Of the next batch, at the end of the last iteration before a barrier."""
         self._zero_s = 0.0
         """When computing would have begun, had it waited for nothing since."""
         self._following_s: float | None = None
@@ -185,6 +188,8 @@ class SchedulePacer(ComputePacer):
         """Returns once the last optimizer step is due to have ended; :meth:`begin` then begins the next iteration."""
         if self._following_s is not None:
             time.sleep(max(0.0, self._following_s - time.monotonic()))
+            if self._computing_s is not None:
+                self._loading_left_s = max(0.0, self._computing_s + self._schedule.input_s - self._following_s)
         self._computing_s = self._following_s = None
 
     def begin(self, slowdown: float) -> float:
@@ -198,15 +203,16 @@ class SchedulePacer(ComputePacer):
 
     def data_loaded(self, read_s: float | None) -> InputMoments:
         """Where nothing was read, a batch takes the time that the schedule says, since the one before it was computed
-        with, and after a barrier it is there already; the host's own loading is not the device's."""
+        with; over a barrier its loading stands still, so that the first iteration of a phase is like the others. The
+        host's own loading is not the device's."""
         schedule, begun_s = self._schedule, self._begun_s
-        copied_s = begun_s
         if read_s is None and self._computing_s is not None:
             read_s = self._computing_s + schedule.input_s
-        if read_s is not None:
-            copied_s = max(begun_s, read_s + schedule.host_to_device_s)
+        elif read_s is None:
+            read_s = begun_s + self._loading_left_s
+        copied_s = max(begun_s, read_s + schedule.host_to_device_s)
         self._computing_s = self._zero_s = copied_s
-        return InputMoments(begun_s if read_s is None else min(copied_s, max(begun_s, read_s)), copied_s)
+        return InputMoments(min(copied_s, max(begun_s, read_s)), copied_s)
 
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:
         """Wait until the first of these parameters is needed."""

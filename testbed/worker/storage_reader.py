@@ -128,13 +128,20 @@ class Ahead(Input):
         self._read = read
         self._executor = executor
         self._next: Future[float] | None = None
+        self._left_s: float | None = None
+        """Of reading the next one, when links were waited for to be quiet; None: they have not been since the last."""
 
     def take(self, start_s: float) -> float:
-        """The one that was read meanwhile; the first of all is read now."""
+        """The one that was read meanwhile; the first of all is read now. What was left of it between two phases is left
+        to the second one's first iteration, which else had it for nothing, and reading would take less than it can."""
         if self._next is None:
             self.computing_from(start_s)
         assert self._next is not None, "computing_from() has begun it"
-        return self._next.result()
+        read_s = self._next.result()
+        if self._left_s is not None:
+            read_s, self._left_s = start_s + self._left_s, None
+            _sleep_until(read_s)
+        return read_s
 
     def computing_from(self, at_s: float) -> None:
         """Begin with the next one then."""
@@ -142,8 +149,9 @@ class Ahead(Input):
 
     def settle(self) -> None:
         """Once the one under way is there; it stays for the next iteration."""
-        if self._next is not None:
-            self._next.result()
+        if self._next is not None and self._left_s is None:
+            settling_s = time.monotonic()
+            self._left_s = max(0.0, self._next.result() - settling_s)
 
     def _read_at(self, at_s: float) -> float:
         _sleep_until(at_s)

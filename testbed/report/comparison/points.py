@@ -303,7 +303,9 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _of(runs: Sequence[Summary], value: Callable[[Summary], float | None]) -> float | None:
-    return _median([found for run in runs if (found := value(run)) is not None])
+    """The median; None where any run lacks it: those that have it would be chosen by what was measured."""
+    known = [found for run in runs if (found := value(run)) is not None]
+    return _median(known) if len(known) == len(runs) else None
 
 
 def _codec_time_s(run: Summary) -> float | None:

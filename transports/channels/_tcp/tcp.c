@@ -361,7 +361,9 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
         lane->agreed = run->same_schedule;
     }
     if (lane->moved < HEADER_BYTES) {
-        await(run, lane, step);
+        /* Of one that has ended the rest is here already, and epoll will say nothing more. */
+        if (!lane->connection->ending)
+            await(run, lane, step);
         return DONE;
     }
     here = lane->moved - HEADER_BYTES;
@@ -373,7 +375,6 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
         lane->added += (uint32_t)(ready - rest);
     }
     if (here < step->num_bytes) {
-        /* Of one that has ended the rest is here already, and epoll will say nothing more. */
         if ((uint64_t)got < wanted && !lane->connection->ending)
             await(run, lane, step);
         return DONE;

@@ -95,3 +95,5 @@ def test_of_several_runs_the_median_counts_and_nothing_stands_for_what_is_not_kn
     assert numbers["iteration_time_s.median"] == summary.iteration_time_s.median
     assert numbers["server_busy"] is None
     assert "scaling_factor" not in measured_numbers(plan(), [])
+    withheld = [*runs, summary.model_copy(update={"scaling_factor": None})]
+    assert measured_numbers(plan(), withheld)["scaling_factor"] is None, "those that have one are a choice"

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import Plan, make_plan
-from testbed.plan.prediction import path_delay_s, plan_links
+from testbed.plan.prediction import asynchronous_time_s, path_delay_s, plan_links
 from transports.collectives.costs import Costs
 
 
@@ -96,3 +96,14 @@ def test_a_slow_server_is_what_its_workers_wait_for() -> None:
     assert slow_worker.bound_s == pytest.approx(
         alike.schedule_bound_s, rel=5e-3
     )  # half as fast, with half as many bytes
+
+
+def test_an_asynchronous_push_and_pull_is_bounded_by_the_worker_s_own_link() -> None:
+    """80 Mbit each way at 1 Gbit/s; eight that push all the time share one server's link."""
+    bound_s, expected_s = asynchronous_time_s(2_500_000, num_workers=8, num_servers=1, goodput_bps=1e9, alpha_s=1e-3)
+    assert bound_s == pytest.approx(0.16)
+    assert expected_s == pytest.approx(0.64)
+    assert asynchronous_time_s(2_500_000, num_workers=8, num_servers=8, goodput_bps=1e9, alpha_s=1e-3) == (
+        pytest.approx(0.16),
+        pytest.approx(0.162),
+    )

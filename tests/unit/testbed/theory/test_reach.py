@@ -1,6 +1,7 @@
 """Ranges: what lies in them, what does not and why."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from testbed.experiment.experiment import validate
@@ -40,6 +41,13 @@ def test_each_range_is_named_with_its_ends() -> None:
 def test_ranges_are_of_the_machine_not_of_virtual_time() -> None:
     assert beyond(link={"rate": "10gbit"}, dilation=10) == "", "really 1 Gbit/s"
     assert "really 40 ms" in beyond(link={"rate": "10gbit", "delay": "2ms"}, dilation=10)
+
+
+def test_iterations_that_the_model_does_not_describe_are_outside(tmp_path: Path) -> None:
+    assert "fusion priority, whose exchanges go on in the next forward pass" in beyond(fusion="priority")
+    table = tmp_path / "slow_input.txt"
+    table.write_text("# input_us=500000\nId Name Forward Backward Comm Size\n0 conv1 50000 50000 - 4000000\n")
+    assert "input that is waited for" in beyond(workload={"kind": "replay", "trace": str(table)})
 
 
 def test_without_a_comparison_only_what_none_covers_is_said() -> None:

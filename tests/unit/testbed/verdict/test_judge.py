@@ -432,6 +432,16 @@ def test_the_time_of_hidden_communication_that_is_mostly_waiting_is_never_given(
     assert "up to 0.0 % of the iterations" in took.missing
 
 
+def test_as_many_exchanges_begin_with_a_burst_as_were_made() -> None:
+    """Two were planned; where time decides what is fused there are more, and each may be earlier by a burst."""
+    made = [bucket(rank, 12.0 + number, 12.5 + number) for rank in range(2) for number in range(5)]
+    assert facts(num_buckets=2, buckets=buckets(*made)).num_bursts == 5
+    assert facts(num_buckets=7, buckets=buckets(*made)).num_bursts == 7, "of a baseline not all are seen"
+    odd = [*made, bucket(0, 20.0, 20.5, index=1), bucket(1, 20.0, 20.5, index=1)]
+    assert facts(num_buckets=2, buckets=buckets(*odd)).num_bursts == 3
+    assert facts(buckets=buckets()).num_bursts == 1
+
+
 def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:
     outcome, (reason,) = judge(with_link(bytes=120_000_000, expected_bytes=None))
     assert outcome == "invalid"

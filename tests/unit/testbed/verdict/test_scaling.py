@@ -80,6 +80,37 @@ def test_slowdowns_that_the_spec_asks_for_are_no_contention() -> None:
     assert scaling(rows, num_workers=2, dilation=1.0, iteration_s=9.0).contention == pytest.approx(1.0)
 
 
+def test_which_slowdowns_were_drawn_alone_does_not_move_the_scaling_factor() -> None:
+    """Every second measured iteration is slowed down by 5; alone none was, or all were."""
+    measured = [computed(0, 100.0, 0, "measured"), computed(0, 200.0, 1, "measured", 5.0, slowdown=5.0)]
+    factors = []
+    for drawn in (1.0, 5.0):
+        alone = [computed(0, 20.0 * index, index, "compute_alone", drawn, slowdown=drawn) for index in range(8)]
+        ends = {"end_s": 20.0 * 7 + 0.5 + 3.25 * drawn}
+        found = scaling(
+            iterations(*alone[:7], {**alone[7], **ends}, *measured), num_workers=1, dilation=1.0, iteration_s=20.0
+        )
+        assert found.contention == pytest.approx(1.0)
+        factors.append(found.alone_s)
+    # 20 s from one start to the next, whatever it computed: what is not computing is 16.75 s, or 3.75 s.
+    rest_s = [(7 * 20.0 + 0.5 + 3.25 * drawn) / 8 - 3.25 * drawn for drawn in (1.0, 5.0)]
+    assert factors == pytest.approx([rest + 3.25 * 3 for rest in rest_s])
+
+
+def test_without_communication_every_worker_is_as_slow_as_in_each_measured_iteration() -> None:
+    """Now the one, now the other is slowed down by 3: the slowest takes 0.5 + 3 x 3.25 s each time."""
+    drawn = [computed(rank, 0.0, 0, "compute_only") for rank in range(2)]
+    measured = [
+        computed(rank, 100.0 * (1 + index), index, "measured", scale, slowdown=scale)
+        for rank in range(2)
+        for index in range(2)
+        for scale in [3.0 if rank == index else 1.0]
+    ]
+    rows = iterations(*drawn, *measured)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0) == pytest.approx(0.5 + 3 * 3.25)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, in_step=False) == pytest.approx(0.5 + 2 * 3.25)
+
+
 def test_too_few_iterations_alone_or_none() -> None:
     few = scaling(run(num_alone=3), num_workers=2, dilation=1.0, iteration_s=7.0)
     assert few.factor is None

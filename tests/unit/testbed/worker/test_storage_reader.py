@@ -2,8 +2,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,48 @@ def test_a_long_reading_is_reported_in_pieces_without_gaps(
     assert all(first[2] == second[1] for first, second in pairwise(found))
 
 
+class Clock:
+    """Stands for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Does what is submitted before submitting returns."""
+
+    def submit(self, function: Any, /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(function(*arguments, **keywords))
+        return done
+
+
+def test_what_is_left_of_reading_between_two_phases_is_left_to_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 ms of reading beside 20 ms of computing, 60 are waited for in each iteration, the first of a phase too."""
+    clock = Clock()
+    monkeypatch.setattr(storage_reader, "time", clock)
+    ahead = Ahead(lambda: clock.now_s + 0.08, AtOnce())
+    waited_s = []
+    for _ in range(3):
+        for _ in range(2):
+            start_s = clock.now_s
+            there_s = ahead.take(start_s)
+            waited_s.append(there_s - start_s)
+            clock.now_s = there_s
+            ahead.computing_from(there_s)
+            clock.sleep(0.02)
+        ahead.settle()
+        clock.sleep(5.0)
+        ahead.settle()
+    assert waited_s == pytest.approx([0.08] + 5 * [0.06])
+
+
 def test_a_node_that_says_nothing_is_lost(listener: socket.socket) -> None:
     reader = StorageReader("127.0.0.1", port_of(listener), 0.1, lambda *_: None)
     with pytest.raises(StorageLostError, match=r"d0 sent nothing for 0\.1 s .* 77 of 77 bytes"):
@@ -122,7 +165,8 @@ def test_ahead_the_next_batch_is_read_once_the_place_of_this_one_is_free() -> No
         source.computing_from(free_s)
         source.settle()
         assert batches.at_s[1] >= free_s
-        assert source.take(time.monotonic() + 99) == batches.at_s[1], "it is there, whenever the iteration begins"
+        start_s = time.monotonic()
+        assert start_s <= source.take(start_s) <= start_s + 0.03, "what was left of it is left"
         source.computing_from(time.monotonic())
         source.settle()
         source.settle()
