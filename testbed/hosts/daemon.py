@@ -39,7 +39,7 @@ class Daemon:
         self._ready = threading.Event()
         self._answers: Queue[str] = Queue()
         self._num_owed = 0
-        """Answers to what it was told so far that have not come: one that is late must not pass for the next one's."""
+        """Answers to changes so far that have not come: one that is late must not pass for the next one's."""
         self._changing = threading.Lock()
         spec = ProcessSpec(
             name=name, argv=(str(program),), arguments=tuple(arguments), listens=listens, privileged=privileged

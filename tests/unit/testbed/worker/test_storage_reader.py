@@ -161,13 +161,13 @@ def test_ahead_the_next_batch_is_read_once_the_place_of_this_one_is_free() -> No
         source.settle()
         first_s = source.take(time.monotonic())
         assert batches.at_s == [first_s]
-        told_s = time.monotonic()
-        free_s = told_s + 0.03
+        freed_s = time.monotonic()
+        free_s = freed_s + 0.03
         source.computing_from(free_s)
         source.settle()
         assert batches.at_s[1] >= free_s
         start_s = time.monotonic()
-        assert start_s <= source.take(start_s) <= start_s + batches.at_s[1] - told_s, "what was left of it is left"
+        assert start_s <= source.take(start_s) <= start_s + batches.at_s[1] - freed_s, "what was left of it is left"
         source.computing_from(time.monotonic())
         source.settle()
         source.settle()
