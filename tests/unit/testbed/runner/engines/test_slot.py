@@ -181,7 +181,7 @@ def test_a_later_session_ends_what_an_earlier_one_runs(tmp_path: Path, slot: Ope
 def test_the_lock_is_held_as_long_as_the_run_lives(tmp_path: Path, slot: Open) -> None:
     """A slot whose process is killed takes its keeper's standard input with it; a stopped keeper keeps the lock."""
     (tmp_path / "wait").touch()
-    one = slot(lease_s=30.0, grace_s=0.3)
+    one = slot(lease_s=60.0, grace_s=0.3)  # longer than the other one waits: it is not what ends the run
     one.claim("sweep", 1)
     one.start(1, request(tmp_path))
     until(lambda: written(said(tmp_path)))
