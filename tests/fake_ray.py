@@ -1,5 +1,8 @@
 """As much of the module `ray` as an engine uses, in one process: actors that answer one call after the other, each on a
-thread of its own, and machines that fall silent or die. What a slot does there is a test's."""
+thread of its own, and machines that fall silent or die. What a slot does there is a test's.
+
+A machine is silent when a test says so. One that is not always answers in time: threads of a busy machine wait for
+each other longer than an engine does for a machine, and that is nothing that a test of the engine has asked for."""
 
 import threading
 from collections.abc import Callable
@@ -41,6 +44,14 @@ class Node:
         self.answers.set()
 
 
+@dataclass(frozen=True)
+class Call:
+    """Of an actor's method."""
+
+    node: Node
+    answer: "Future[Any]"
+
+
 class Actor:
     """Every attribute is a method with `remote`."""
 
@@ -51,7 +62,10 @@ class Actor:
         self.killed = False
 
     def __getattr__(self, method: str) -> Any:
-        return SimpleNamespace(remote=lambda *arguments: self._thread.submit(self._call, method, arguments))
+        def remote(*arguments: Any) -> Call:
+            return Call(self._node, self._thread.submit(self._call, method, arguments))
+
+        return SimpleNamespace(remote=remote)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         answer = None
@@ -100,18 +114,20 @@ class FakeRay:
 
         return SimpleNamespace(options=options)
 
-    def get(self, call: "Future[Any]", *, timeout: float) -> Any:
+    def get(self, call: Call, *, timeout: float) -> Any:
+        while not futures.wait([call.answer], timeout).done:
+            if not call.node.answers.is_set():
+                raise GetTimeoutError
+            timeout = 0.01
         try:
-            return call.result(timeout)
-        except TimeoutError:
-            raise GetTimeoutError from None
+            return call.answer.result()
         except RayError:
             raise
         except Exception as error:
             raise RayTaskError(error) from error
 
-    def wait(self, calls: "list[Future[Any]]", *, num_returns: int, timeout: float) -> None:
-        futures.wait(calls, timeout)
+    def wait(self, calls: list[Call], *, num_returns: int, timeout: float) -> None:
+        futures.wait([call.answer for call in calls], timeout)
 
     def kill(self, actor: Actor, *, no_restart: bool) -> None:
         actor.killed = True

@@ -21,6 +21,8 @@ from transports.errors import PeerLostError, PeerTimeoutError
 
 COMPLAINTS = "PROBE_COMPLAINTS"
 """The variable that names the folder in which those who complain leave a file each, just before they do."""
+SILENT = "silent"
+"""The file there by which a test says that the coordinator has heard the last of the worker that hangs."""
 GLOO_ERROR = """Got the following error when running the callback: RuntimeError: \
 [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:37295.
 
@@ -55,7 +57,10 @@ def work(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
     if configuration.rank == probe.actor:
         _act(probe, configuration, control)
     elif probe.action == "hang_and_be_missed":
+        _until((_complaints() / SILENT).exists)
         time.sleep(1.1 * configuration.timeout_s)
+        (_complaints() / str(configuration.rank)).touch()
+        _until(lambda: len(list(_complaints().glob("[0-9]"))) == configuration.num_workers - 1)
         raise PeerTimeoutError(probe.actor, configuration.timeout_s, "all_reduce")
     elif probe.action == "be_missed_by_gloo":
         _note_complaint(configuration)
@@ -66,18 +71,20 @@ def work(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
     control.barrier("end")
 
 
+def _complaints() -> Path:
+    return Path(os.environ[COMPLAINTS])
+
+
 def _note_complaint(configuration: WorkerConfiguration) -> None:
     """Once it is awaited."""
-    folder = Path(os.environ[COMPLAINTS])
-    _until((folder / "awaited").exists)
-    (folder / str(configuration.rank)).touch()
+    _until((_complaints() / "awaited").exists)
+    (_complaints() / str(configuration.rank)).touch()
 
 
 def _await_complaint() -> None:
     """Until the first is on its way."""
-    folder = Path(os.environ[COMPLAINTS])
-    (folder / "awaited").touch()
-    _until(lambda: len(list(folder.iterdir())) > 1)
+    (_complaints() / "awaited").touch()
+    _until(lambda: len(list(_complaints().iterdir())) > 1)
     time.sleep(0.05)
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from testbed.plan.plan import make_plan
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import processes_in_network, processes_of_run
 from testbed.system.run_state import RunState, new_run_id
+from tests.measuring import standing
 
 pytestmark = pytest.mark.privileged
+
+Rates = dict[tuple[str, str], float]
 
 
 @contextmanager
@@ -35,7 +38,7 @@ def flowing(tmp_path: Path, *flows: dict[str, Any], **keys: Any) -> Iterator[Dep
         state.remove()
 
 
-def rates_bps(deployment: Deployment, duration_s: float) -> dict[tuple[str, str], float]:
+def rates_bps(deployment: Deployment, duration_s: float) -> Rates:
     """Of every direction, by its HTB class."""
 
     def read() -> dict[tuple[str, str], tuple[float, int]]:
@@ -53,13 +56,34 @@ def rates_bps(deployment: Deployment, duration_s: float) -> dict[tuple[str, str]
     return {hop: 8 * (after[hop][1] - before[hop][1]) / (after[hop][0] - before[hop][0]) for hop in before}
 
 
+def assert_within(running: Deployment, duration_s: float, errors: Callable[[Rates], Rates]) -> None:
+    """That no error of rates over such a time, in parts of what is allowed for it, is above 1: of one window, by the
+    rule of calibration. A machine that does other things as well reads one counter later than another."""
+    measured: list[Rates] = []
+
+    def worst() -> float:
+        measured.append(errors(rates_bps(running, duration_s)))
+        return max(measured[-1].values())
+
+    assert standing(worst, lambda error: error <= 1) <= 1, measured
+
+
+def constant(rate_bps: float, crossed: set[tuple[str, str]]) -> Callable[[Rates], Rates]:
+    """Errors of a constant rate on the links that it crosses, 3 % of it at most, and of none on the others."""
+
+    def errors(rates: Rates) -> Rates:
+        return {
+            hop: abs(found - rate_bps) / (0.03 * rate_bps) if hop in crossed else abs(found) / 1e4
+            for hop, found in rates.items()
+        }
+
+    return errors
+
+
 def test_a_constant_rate_shows_on_the_links_it_crosses_and_on_no_other(tmp_path: Path) -> None:
     with flowing(tmp_path, {"kind": "constant", "from": "w0", "to": "w2", "rate": "20mbit", "packet": 1200}) as running:
         time.sleep(0.2)
-        rates = rates_bps(running, 3.0)
-        crossed = {("w0", "s0"), ("s0", "w2")}
-        for hop, rate_bps in rates.items():
-            assert rate_bps == pytest.approx(20e6 if hop in crossed else 0, rel=0.03, abs=1e4), hop
+        assert_within(running, 3.0, constant(20e6, {("w0", "s0"), ("s0", "w2")}))
         (before,), (after,) = running.background_counters(), running.background_counters()
         # Both ends are read one after the other, while packets go on.
         assert before.sink.received <= after.source.sent
@@ -73,10 +97,7 @@ def test_hosts_that_are_there_for_traffic_cross_the_switches_between(tmp_path: P
     with flowing(tmp_path, across, hosts=hosts, topology="dumbbell") as running:
         assert running.differences() == []
         time.sleep(0.2)
-        rates = rates_bps(running, 2.0)
-        crossed = {("x0", "s0"), ("s0", "s1"), ("s1", "x1")}
-        for hop, rate_bps in rates.items():
-            assert rate_bps == pytest.approx(30e6 if hop in crossed else 0, rel=0.03, abs=1e4), hop
+        assert_within(running, 2.0, constant(30e6, {("x0", "s0"), ("s0", "s1"), ("s1", "x1")}))
 
 
 def test_bursts_have_their_mean_rate_and_bulk_takes_what_there_is(tmp_path: Path) -> None:
@@ -85,10 +106,15 @@ def test_bursts_have_their_mean_rate_and_bulk_takes_what_there_is(tmp_path: Path
         tmp_path, {**bursts, "on": "20ms", "off": "60ms"}, {"kind": "bulk", "from": "w2", "to": "w0", "streams": 3}
     ) as running:
         time.sleep(0.5)
-        rates = rates_bps(running, 2.0)
-        assert rates["w0", "s0"] == pytest.approx(10e6, rel=0.35)  # acknowledgements of the bulk flow are in it
-        assert rates["s0", "w1"] == pytest.approx(10e6, rel=0.1)
-        assert rates["s0", "w0"] > 80e6
+
+        def errors(rates: Rates) -> Rates:
+            return {
+                ("w0", "s0"): abs(rates["w0", "s0"] - 10e6) / 3.5e6,  # acknowledgements of the bulk flow are in it
+                ("s0", "w1"): abs(rates["s0", "w1"] - 10e6) / 1e6,
+                ("s0", "w0"): 80e6 / max(1.0, rates["s0", "w0"]),
+            }
+
+        assert_within(running, 2.0, errors)
 
 
 def test_moments_count_from_the_first_iteration_that_communicates(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import threading
 import time
 
 import pytest
@@ -97,23 +98,42 @@ def test_nobody_does_anything_else_before_all_are_done() -> None:
     assert order == ["done", "done", "checked", "checked"]
 
 
+class Clock(threading.local):
+    """What `timed` uses of the module `time`, for each rank's thread: nothing but sleeping takes any of it. On a
+    machine's own clock a thread may have to wait for a core for longer than any rank here is late."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    process_time = monotonic
+
+    def sleep(self, time_s: float) -> None:
+        self.now_s += time_s
+
+
 @pytest.mark.parametrize(("latency_s", "together"), [(None, False), (1e-6, False), (30e-3, True)])
 def test_ranks_that_leave_a_barrier_apart_begin_at_a_time_that_is_agreed_on(
-    latency_s: float | None, together: bool
+    latency_s: float | None, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
     begun_s = [0.0, 0.0]
     late_s = 20e-3
 
     class Far(Communicator):
         def barrier(self, timeout_s: float | None = None) -> Work:
-            super().barrier(timeout_s).wait()
+            latest_s = torch.tensor([clock.now_s], dtype=torch.float64)
+            self.all_reduce(latest_s, "max").wait()  # nobody leaves before the last has come
+            clock.now_s = latest_s.item()
             if self.rank == 1:
-                time.sleep(late_s)  # the last message comes then
+                clock.sleep(late_s)  # the last message comes then
             return _Done()  # type: ignore[return-value]  # all that is used of it
 
     class Noting(Operands):
         def start(self, communicator: CommunicatorLike) -> WorkLike:
-            begun_s[communicator.rank] = time.monotonic()
+            begun_s[communicator.rank] = clock.monotonic()
             return super().start(communicator)
 
     def measure(communicator: Communicator) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,13 +15,15 @@ from rich.console import Console
 from testbed.errors import MissingRequirementError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import expand
+from testbed.runner.engines import _machines
 from testbed.runner.engines._lease import Fence, RefusedError, Timing
 from testbed.runner.engines._machines import Machines
-from testbed.runner.engines._slot import Description, Request, Status, describe_here
+from testbed.runner.engines._slot import Description, Request, Status
 from testbed.runner.engines.base import Attempt, Event, Finished, Gone, Late, Lost, Ready, Session
 from tests.fake_ray import FakeRay, Node
 
 TIMING = Timing(lease_s=0.4, grace_s=0.2, margin_s=0.2, poll_s=0.01)
+HERE = Description(machine="m", code="c", delay_backends=("netem",))
 EXPERIMENT: Experiment = expand({"name": "x"}).points[0].experiment
 Open = Callable[..., Machines]
 
@@ -28,20 +31,20 @@ Open = Callable[..., Machines]
 class ScriptedSlot:
     """Holds its machine as a real one does; what it says of runs is the test's."""
 
-    described: Description = describe_here()
-
-    def __init__(self, node: Node, says: Callable[[int], Status | Exception]) -> None:
-        self._fence = Fence(TIMING.lease_s)
+    def __init__(self, node: Node, says: Callable[[int], Status | Exception], lease_s: float) -> None:
+        self._fence = Fence(lease_s)
         self._says = says
         self._number = 0
         self.node = node
+        self.started_s = 0.0
 
     def claim(self, owner: str, session: int, given_up: int = 0) -> Description:
         self._fence.claim(owner, session, time.monotonic(), given_up=given_up)
-        return self.described
+        return HERE
 
     def start(self, session: int, request: Request) -> None:
-        self._fence.begin(session, request.number, time.monotonic())
+        self.started_s = time.monotonic()
+        self._fence.begin(session, request.number, self.started_s)
         self._number = request.number
 
     def hold(self, session: int) -> None:
@@ -69,8 +72,9 @@ def fails(number: int) -> Status:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Open]:
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens machines for a sweep; silent ones answer again before anybody waits for them at the end."""
+    monkeypatch.setattr(_machines, "describe_here", lambda: HERE)
     with ExitStack() as stack:
 
         def open_(ray: FakeRay, *, number: int = 1, identity: str = "a") -> Machines:
@@ -91,8 +95,14 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         yield open_
 
 
-def cluster(*names: str, says: Callable[[int], Status | Exception] = goes_on) -> FakeRay:
-    return FakeRay({f"id-{name}": Node(name) for name in names}, lambda node: ScriptedSlot(node, says))
+def cluster(
+    *names: str,
+    says: Callable[[int], Status | Exception] = goes_on,
+    lease_s: float = TIMING.lease_s,
+    made: Callable[..., ScriptedSlot] = ScriptedSlot,
+) -> FakeRay:
+    """Where no lease is to end, slots have a long one: a busy machine may let its sweep wait for half a second."""
+    return FakeRay({f"id-{name}": Node(name) for name in names}, lambda node: made(node, says, lease_s))
 
 
 def heard(machines: Machines, *kinds: type[Event]) -> list[Event]:
@@ -106,7 +116,7 @@ def heard(machines: Machines, *kinds: type[Event]) -> list[Event]:
         over.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    assert over.wait(10), f"only {found}"
+    assert over.wait(30), f"only {found}"
     return found
 
 
@@ -149,12 +159,22 @@ def test_a_job_given_to_a_machine_that_has_just_fallen_silent_is_lost_although_t
 
 def test_every_machine_has_answered_before_the_sweep_begins_and_what_came_first_is_said_first(opened: Open) -> None:
     """A machine is ready and falls silent before the last one has answered at all."""
-    ray = cluster("a", "b")
+    is_silent = threading.Event()
+
+    class FallsSilent(ScriptedSlot):
+        """When it is asked for the first time whether it is there: by then its sweep has said that it is ready."""
+
+        def hold(self, session: int) -> None:
+            if self.node.address == "a" and not is_silent.is_set():
+                self.node.answers.clear()
+                is_silent.set()
+            super().hold(session)
+
+    ray = cluster("a", "b", made=FallsSilent)
     ray.machines["id-b"].answers.clear()
 
     def later() -> None:
-        time.sleep(TIMING.lease_s / 2)
-        ray.machines["id-a"].answers.clear()
+        is_silent.wait(30)
         time.sleep(TIMING.over_s + TIMING.lease_s)
         ray.machines["id-b"].answers.set()
 
@@ -168,14 +188,22 @@ def test_every_machine_has_answered_before_the_sweep_begins_and_what_came_first_
 
 
 def test_a_silent_machine_loses_its_attempt_once_nothing_runs_there_and_is_late_when_it_returns(opened: Open) -> None:
-    ray = cluster("a")
+    slots: list[ScriptedSlot] = []
+
+    def made(*arguments: Any) -> ScriptedSlot:
+        slots.append(ScriptedSlot(*arguments))
+        return slots[-1]
+
+    def falls_silent(number: int) -> Status:
+        ray.machines["id-a"].answers.clear()  # what it says of the run is held back already
+        return goes_on(number)
+
+    ray = cluster("a", says=falls_silent, lease_s=30.0, made=made)
     machines = opened(ray)
     machines.start(attempt("a"), EXPERIMENT)
-    time.sleep(5 * TIMING.poll_s)
-    ray.machines["id-a"].answers.clear()
-    silent_s = time.monotonic()
     found = heard(machines, Lost, Gone)
-    assert time.monotonic() - silent_s > TIMING.lease_s + TIMING.grace_s
+    # Its last answer was that to the start, from which on a run may have so long.
+    assert time.monotonic() - slots[0].started_s > TIMING.lease_s + TIMING.grace_s
     assert [event.number for event in found if isinstance(event, Lost)] == [2]
     ray.machines["id-a"].answers.set()
     found = heard(machines, Late, Ready)
@@ -193,7 +221,7 @@ def test_a_silent_machine_loses_its_attempt_once_nothing_runs_there_and_is_late_
 def test_every_attempt_that_comes_to_nothing_is_lost_once_and_its_machine_is_ready_again(
     opened: Open, says: Callable[[int], Status | Exception], reason: str
 ) -> None:
-    machines = opened(cluster("a", says=says))
+    machines = opened(cluster("a", says=says, lease_s=30.0))
     heard(machines, Ready)
     for number in (2, 3):
         machines.start(attempt("a", number), EXPERIMENT)
@@ -203,7 +231,7 @@ def test_every_attempt_that_comes_to_nothing_is_lost_once_and_its_machine_is_rea
 
 
 def test_a_sweep_in_a_directory_of_the_same_name_elsewhere_does_not_take_the_slot(opened: Open) -> None:
-    ray = cluster("a")
+    ray = cluster("a", lease_s=30.0)
     machines = opened(ray, number=3)
     machines.start(attempt("a", 4), EXPERIMENT)
     heard(machines, Ready)
