@@ -2,7 +2,7 @@
 thread of its own, and machines that fall silent or die. What a slot does there is a test's.
 
 A machine is silent when a test says so. One that is not always answers in time: threads of a busy machine wait for
-each other longer than an engine does for a machine, and that is nothing that a test of the engine has asked for."""
+each other longer than an engine does for a machine, and that is nothing that a test of the engine is about."""
 
 import threading
 from collections.abc import Callable

@@ -306,10 +306,7 @@ class RunningMachines:
                 _measurement(need, mtu, of_need_s, 0.0)
                 for need, mtu, of_need_s in zip(needs, mtus, round_trips_s, strict=True)
             ]
-        carried_bps = self._carried_bps()
-        if any(each_bps < need.wire_bps for each_bps, need in zip(carried_bps, needs, strict=True)):
-            measured_bps = [carried_bps, *(self._carried_bps() for _ in range(_NUM_RATES - 1))]
-            carried_bps = list(map(statistics.median, zip(*measured_bps, strict=True)))
+        carried_bps = standing_rates_bps(self._carried_bps, [need.wire_bps for need in needs])
         return [
             _measurement(need, mtu, of_need_s, each_bps)
             for need, mtu, of_need_s, each_bps in zip(needs, mtus, round_trips_s, carried_bps, strict=True)
@@ -343,6 +340,15 @@ class RunningMachines:
     def _to(self, need: Need, which: int) -> dict[str, Any]:
         target = self._agents[need.target]
         return {"remote": target.machine.address, "port": target.ports[which]}
+
+
+def standing_rates_bps(measure: Callable[[], list[float]], needed_bps: Sequence[float]) -> list[float]:
+    """The rates that are measured first where all are as high as is needed, else of five measurements the medians."""
+    first_bps = measure()
+    if all(each_bps >= need_bps for each_bps, need_bps in zip(first_bps, needed_bps, strict=True)):
+        return first_bps
+    measured_bps = [first_bps, *(measure() for _ in range(_NUM_RATES - 1))]
+    return list(map(statistics.median, zip(*measured_bps, strict=True)))
 
 
 def _payload_share(need: Need) -> float:

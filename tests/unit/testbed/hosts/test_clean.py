@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import testbed.hosts.clean
 from testbed.errors import SpecError
 from testbed.hosts.clean import clean, clean_stale, leftovers, named_run
 from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes, processes_of_run
@@ -34,6 +35,14 @@ path.mkdir()
 print(json.dumps([child.pid for child in children]), flush=True)
 time.sleep(60)
 """
+
+
+def test_a_run_that_ends_between_being_listed_and_looked_at_has_left_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testbed.hosts.clean, "run_ids", lambda **_: [new_run_id()])
+    assert leftovers(root=tmp_path) == []
+    assert clean_stale(root=tmp_path).removed == []
 
 
 class Run:

@@ -49,6 +49,21 @@ def started(requested: AggregatorConfiguration) -> Iterator[subprocess.Popen[str
             process.kill()
 
 
+def test_lines_that_come_together_are_answered_one_after_the_other(tmp_path: Path) -> None:
+    with started(configuration(tmp_path)) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write("status\ncounters\nsta")
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(2)] == ["changed status\n", "changed counters\n"]
+        process.stdin.write("tus\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "changed status\n"
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
 def test_it_serves_its_job_answers_for_its_counters_and_ends_with_its_standard_input(tmp_path: Path) -> None:
     requested = configuration(tmp_path)
     with started(requested) as process:

@@ -162,7 +162,7 @@ def test_every_machine_has_answered_before_the_sweep_begins_and_what_came_first_
     is_silent = threading.Event()
 
     class FallsSilent(ScriptedSlot):
-        """When it is asked for the first time whether it is there: by then its sweep has said that it is ready."""
+        """When it says for the first time that it is there: by then its sweep has said that it is ready."""
 
         def hold(self, session: int) -> None:
             if self.node.address == "a" and not is_silent.is_set():

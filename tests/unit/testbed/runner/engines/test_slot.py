@@ -108,7 +108,7 @@ def test_only_what_a_login_has_is_kept_of_an_environment() -> None:
 
 
 def test_a_run_ends_with_its_lease_although_nobody_can_say_so(tmp_path: Path, slot: Open) -> None:
-    """What is asked does not depend on how far the run has come by then: on a busy machine its Python is still
+    """What is looked at does not depend on how far the run has come by then: on a busy machine its Python is still
     starting."""
     (tmp_path / "wait").touch()
     one, begun_s = slot(lease_s=0.7), time.monotonic()

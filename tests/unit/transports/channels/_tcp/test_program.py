@@ -285,6 +285,33 @@ def test_it_is_named_as_well_when_its_end_comes_with_it(case: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["native", "none"])
+def test_half_a_header_after_the_end_was_noticed_is_not_waited_for(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end comes with the last message of one operation and some bytes of the next: it is noticed in the first."""
+    if engine == "none":
+        monkeypatch.setattr(program, "library", lambda: None)
+    waiting = threading.Event()
+
+    def impostor(connection: socket.socket, group: str) -> None:
+        connection.sendall(whole(group))
+        waits(waiting)
+        time.sleep(0.1)  # until it waits for more; earlier, and there is less to see
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        with suppress(OSError):
+            connection.sendall(whole(group, phase=1) + pack(words(group=group))[:20])
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+
+    with beside(impostor) as transport:
+        waiting.set()
+        transport.all_reduce(torch.ones(NUM_ELEMENTS))
+        with pytest.raises(PeerLostError, match="it closed the connection"):
+            transport.all_reduce(torch.ones(NUM_ELEMENTS))
+
+
+@pytest.mark.parametrize("engine", ["native", "none"])
 @pytest.mark.parametrize("leaver", [1, 2])
 def test_who_leaves_first_is_named_though_another_s_end_is_noticed_before(
     leaver: int, engine: str, monkeypatch: pytest.MonkeyPatch
