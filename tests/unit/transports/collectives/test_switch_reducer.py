@@ -113,7 +113,7 @@ def test_a_bucket_is_known_again_in_the_next_iteration(plane: ReferenceDataPlane
 
 
 def test_without_an_aggregator_joining_says_where_none_is() -> None:
-    errors = run(lambda _: None, timeout_s=1.0)
+    errors = run(lambda _: None, timeout_s=3.0)
     assert all(isinstance(error, TransportError) and AGGREGATOR in str(error) for error in errors)
 
 
