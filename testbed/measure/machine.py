@@ -15,6 +15,8 @@ class MachineSample:
     """All clock ticks: idle, busy and stolen."""
     idle_ticks: int
     """Idle or waiting for a disk."""
+    program_ticks: int
+    """Of programs, and of the kernel for them: neither idle nor stolen, and no interrupts."""
     steal_ticks: int
     """Taken by the hypervisor for others."""
     softnet_drops: int
@@ -41,7 +43,8 @@ class MachineSample:
 def parse_stat(text: str) -> dict[str, int]:
     """The line of all cores: user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user's already."""
     fields = [int(value) for value in text.splitlines()[0].split()[1:9]]
-    return {"ticks": sum(fields), "idle_ticks": fields[3] + fields[4], "steal_ticks": fields[7]}
+    spent = {"ticks": sum(fields), "program_ticks": sum(fields[:3])}
+    return {**spent, "idle_ticks": fields[3] + fields[4], "steal_ticks": fields[7]}
 
 
 def parse_softnet(text: str) -> dict[str, int]:

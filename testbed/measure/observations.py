@@ -1,13 +1,20 @@
 """What a run observes of its workers and links: plain data that the recorder fills and the verdict reads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from testbed.control.worker import SwitchStatistics
+from testbed.measure.programs import ProcessorUse, Programs, others_between
 from testbed.measure.settings import SettingChange
 from testbed.measure.snapshot import Snapshot
 from transports.channels.base import PeerStatistics
+
+COMPARED_PHASES: Final[Mapping[str, tuple[str, str]]] = {
+    "compute_only": ("compute_only", "compute_only_done"),
+    "measured": ("measure", "done"),
+}
+"""The barriers at which the phases begin and end in which it matters what other programs used of the cores."""
 
 
 class Barrier(NamedTuple):
@@ -36,6 +43,8 @@ class Observations:
     iteration, at `started` and at `read`."""
     barriers: dict[str, Barrier] = field(default_factory=dict)
     """Those that all workers have come to."""
+    processor_use: dict[str, ProcessorUse] = field(default_factory=dict)
+    """Where the machine's CPU time had gone, by barrier: those of `COMPARED_PHASES`."""
     foreign_changes: list[SettingChange] = field(default_factory=list)
     """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
     interference: list[str] = field(default_factory=list)
@@ -69,3 +78,11 @@ class Observations:
         if "read" not in self.barriers:
             return 0.0
         return self.barriers["read"].arrived_s - self.barriers["started"].released_s
+
+    @property
+    def other_programs(self) -> dict[str, Programs]:
+        """By phase, those of `COMPARED_PHASES` that all workers came through."""
+        use = self.processor_use
+        spans = {phase: (use[first], use[last]) for phase, (first, last) in COMPARED_PHASES.items() if last in use}
+        found = {phase: others_between(*span) for phase, span in spans.items()}
+        return {phase: programs for phase, programs in found.items() if programs is not None}

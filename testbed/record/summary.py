@@ -76,6 +76,8 @@ class MachineSummary(_Part):
 
     idle_share: float
     """Of all cores' time."""
+    others_share: float | None = None
+    """Of the same, what programs used that do not belong to the run. None: not known."""
     steal_share: float
     saturated_share: float | None
     """Of the time in which a bucket was in service, that in which less than 5 % of the cores' time was idle; None: no

@@ -289,6 +289,8 @@ def measured_on(link: "LinkSummary") -> str:
 def machine_text(machine: "MachineSummary") -> tuple[str, str]:
     """The idle share of the cores, and what else they did."""
     parts = [f"of the cores' time was idle, {percent_text(machine.steal_share)} stolen by the hypervisor"]
+    if machine.others_share is not None:
+        parts.append(f"{percent_text(machine.others_share)} used by other programs")
     if machine.saturated_share is not None:
         parts.append(f"none was left during {100 * machine.saturated_share:.0f} % of communication")
     if machine.softnet_drops:

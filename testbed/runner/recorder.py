@@ -14,7 +14,8 @@ from testbed.experiment.changes import timeline
 from testbed.experiment.link import MAX_RATE_BPS
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
-from testbed.measure.observations import Barrier, Observations
+from testbed.measure.observations import COMPARED_PHASES, Barrier, Observations
+from testbed.measure.programs import ProcessorUse
 from testbed.measure.run_queue_trace import RunQueueWatch, root_threads
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.measure.snapshot import Snapshot
@@ -56,10 +57,11 @@ class Recorder(Listener):
         links: LiveLinks,
         observations: Observations,
         workers: Callable[[], Mapping[str, int]],
+        processes: Callable[[], Mapping[str, int]],
         on_line: OnLine | None = None,
     ) -> None:
-        """`observations` are filled; `workers` are pids in the root namespace by host, now; `on_line` hears what a
-        command's workers print."""
+        """`observations` are filled; `workers` are pids in the root namespace by host, now, `processes`
+        those of what else belongs to the run, by name; `on_line` hears what a command's workers print."""
         self.sampler: LinkSampler | None = None
         self.run_queue: RunQueueWatch | None = None
         self.gradient_threads: GradientThreads | None = None
@@ -68,6 +70,7 @@ class Recorder(Listener):
         """Called about ten times a second; each raises what has ended the run."""
         self._observations = observations
         self._workers = workers
+        self._processes = processes
         self._on_line = on_line
         self._plan = plan
         self._epoch_s = epoch_s
@@ -139,6 +142,9 @@ class Recorder(Listener):
         if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:
             self._links.begin(timeline(self._plan.experiment.changes))
             self.sampler.begin_background()
+        if any(name in borders for borders in COMPARED_PHASES.values()):
+            pids = [*self._workers().values(), *self._processes().values()]
+            self._observations.processor_use[name] = ProcessorUse.take(pids)
         reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
         if name in {"warmup", "measure"}:
             self._prioritise()

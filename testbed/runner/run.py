@@ -271,6 +271,7 @@ class _Run:
             links=bench.links,
             observations=found.observations,
             workers=lambda: bench.deployment.working,
+            processes=bench.deployment.processes,
             on_line=self.on_line,
         )
         bench.links.accept(recorder.on_link_changes)

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 import polars as pl
 
 from testbed.measure.observations import Barrier, GradientThreadsNow
+from testbed.measure.programs import Programs
 from testbed.plan.prediction import Prediction
 from testbed.record.frames import (
     BUCKET_SCHEMA,
@@ -243,6 +244,8 @@ class Facts:
     `limited_ranks`; None: not known, and sums stand for it."""
     gradient_threads: GradientThreadsNow | None = None
     """When the measured iterations ended; None: none were to run before those that compute, or could."""
+    other_programs: Mapping[str, Programs] = field(default_factory=dict)
+    """What they used of the cores by phase, `compute_only` and `measured`, where that is known."""
     steal_share: float = 0.0
     """CPU steal over the measured iterations, as a share of all cores' time."""
     softnet_drops: int = 0

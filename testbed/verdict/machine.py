@@ -1,7 +1,6 @@
 """What the machine and its links' queues did over the measured part of a run. Pure."""
 
 import math
-import os
 
 import numpy as np
 import polars as pl
@@ -19,33 +18,15 @@ def alone_wait_shares(iterations: pl.DataFrame) -> dict[int, float]:
     return {int(rank): waited / took for rank, took, waited in rows.iter_rows() if took > 0}
 
 
-def other_load_share(machine: pl.DataFrame, iterations: pl.DataFrame, *, phase: str) -> float | None:
-    """Of all cores' time while every worker was in this phase, what was neither idle nor stolen nor the workers' own;
-    None where the machine was not sampled twice in it. The workers' own is as much of their CPU time as they spent in
-    iterations that overlap it."""
-    rows = iterations.filter(pl.col("phase") == phase)
-    if rows.is_empty():
-        return None
-    spans = rows.group_by("rank").agg(pl.col("start_s").min(), pl.col("end_s").max())
-    begin_s, end_s = float(spans["start_s"].to_numpy().max()), float(spans["end_s"].to_numpy().min())
-    samples = machine.filter(pl.col("at_s").is_between(begin_s, end_s)).sort("at_s")
-    if samples.height < 2:
-        return None
-    first, last = samples.row(0, named=True), samples.row(-1, named=True)
-    ticks = last["ticks"] - first["ticks"]
-    busy = ticks - sum(last[name] - first[name] for name in ("idle_ticks", "steal_ticks"))
-    overlap_s = pl.min_horizontal(pl.col("end_s"), last["at_s"]) - pl.max_horizontal(pl.col("start_s"), first["at_s"])
-    share = overlap_s.clip(lower_bound=0) / (pl.col("end_s") - pl.col("start_s"))
-    own_s = float(rows.select((pl.col("cpu_s") * share).sum()).item())
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
-    return max(0.0, (busy - own_s * ticks_per_s) / ticks) if ticks else None
-
-
 def machine_summary(
-    machine: pl.DataFrame, window: tuple[float, float] | None, busy: tuple[Floats, Floats]
+    machine: pl.DataFrame,
+    window: tuple[float, float] | None,
+    busy: tuple[Floats, Floats],
+    *,
+    others_share: float | None = None,
 ) -> MachineSummary | None:
     """The machine over the measured window, and while communication was under way (disjoint times, in order); None if
-    it was not sampled twice in the window."""
+    it was not sampled twice in the window. `others_share`: of the cores, what programs beside the run used."""
     if window is None:
         return None
     samples = machine.filter(pl.col("at_s").is_between(*window)).sort("at_s")
@@ -57,6 +38,7 @@ def machine_summary(
     saturated = idle < SATURATED_IDLE_SHARE * ticks
     return MachineSummary(
         idle_share=float(idle.sum()) / total,
+        others_share=others_share,
         steal_share=float(steal.sum()) / total,
         saturated_share=float(busy_s[saturated].sum() / busy_s.sum()) if busy_s.sum() > 0 else None,
         softnet_drops=int(samples["softnet_drops"][-1] - samples["softnet_drops"][0]),

@@ -190,6 +190,7 @@ class RunResults:
             serving_waited_s=self._serving_waited_s(),
             waits=self._waits(),
             gradient_threads=self.observations.gradient_threads,
+            other_programs=self.observations.other_programs,
             steal_share=after.steal_share_since(before) if before and after else 0.0,
             softnet_drops=after.softnet_drops - before.softnet_drops if before and after else 0,
             read_back_differences=self.differences,

@@ -15,6 +15,7 @@ from testbed.record.summary import (
     CompressionSummary,
     LinkSummary,
     LossValues,
+    MachineSummary,
     PredictionSummary,
     Quantiles,
     Results,
@@ -93,7 +94,7 @@ def measure(facts: Facts) -> Results:
         links=_links(facts, withheld=withheld is not None),
         background=list(facts.background),
         aggregators=list(facts.aggregators),
-        machine=machine_summary(facts.machine, facts.window, busy(facts)),
+        machine=_machine(facts),
         allreduce=allreduce,
         waiting=waiting,
         prediction=_prediction(facts.predicted, mean_s, allreduce),
@@ -110,6 +111,13 @@ def measure(facts: Facts) -> Results:
         storage=storage_summary(facts),
         record=facts.record,
         checked=_checks(facts),
+    )
+
+
+def _machine(facts: Facts) -> MachineSummary | None:
+    others = facts.other_programs.get("measured")
+    return machine_summary(
+        facts.machine, facts.window, busy(facts), others_share=None if others is None else others.share
     )
 
 

@@ -152,6 +152,9 @@ AGGREGATOR: Final = ("collective={kind: in_network, dataplane: reference}", "cha
 CORES: Final = r"waited for a core|overran its pace|gradients were ready|cores did not keep up|other programs took"
 BUSY: Final = ("channel=grpc", "link.rate=1gbit", "workload.layers=[8MiB]")
 """A transport that needs the cores: what TCP carries at 2 Gbit/s is 3 % slower beside such a loop, and valid."""
+UNPACED: Final = (
+    "workload={kind: training, model: cnn, dataset: digits, batch_size: 8, compute_only: 4, warmup: 2, iterations: 25}"
+)
 FAILED: Final = frozenset({"failed"})
 REFUSED: Final = frozenset({"refused"})
 
@@ -369,6 +372,12 @@ FAULTS: Final = (
         named_cause=r"waited for a core|overran its pace|gradients were ready|other programs took",
         overrides=("workload.compute_only=40", "workload.iterations=8"),
         phases=("compute-only",),
+    ),
+    Fault(
+        name="other load while computing without a pace is measured",
+        plant=loaded(),
+        named_cause=r"other programs took \d+ % of the cores \(python.*\) while iterations were measured \(limit",
+        overrides=(UNPACED,),
     ),
     Fault(
         name="w1 killed",

@@ -54,8 +54,11 @@ def connect_mesh(group: Group, configure: Configure, *, protocol: int = socket.I
         address, port = listener.getsockname()[:2]
         group.store.set(f"{group.name}/{group.rank}", f"{address}:{port}")
         try:
+            called = {}
             for peer in range(group.rank):
-                mesh.sockets[peer] = _connect(group, peer, configure, protocol, deadline_s)
+                mesh.sockets[peer], called[peer] = _call(group, peer, configure, protocol, deadline_s)
+            for peer, listening in called.items():
+                _greet(group, peer, listening, mesh.sockets[peer], deadline_s)
             _accept_higher(group, listener, mesh, deadline_s)
             for peer in range(group.rank):
                 _check_answer(group, peer, mesh.sockets[peer], deadline_s)
@@ -108,7 +111,9 @@ def _listen(group: Group, configure: Configure, protocol: int) -> socket.socket:
     return listener
 
 
-def _connect(group: Group, peer: int, configure: Configure, protocol: int, deadline_s: float) -> socket.socket:
+def _call(group: Group, peer: int, configure: Configure, protocol: int, deadline_s: float) -> tuple[socket.socket, str]:
+    """Begin to connect to the address where the peer listens: handshakes with all peers together take one round trip,
+    not one each."""
     listening = published(group, f"{group.name}/{peer}", peer, "its address in the store", deadline_s)
     host, _, port = listening.rpartition(":")
     family, kind, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
@@ -116,16 +121,26 @@ def _connect(group: Group, peer: int, configure: Configure, protocol: int, deadl
     try:
         configure(connection)
         _bind(connection, group, peer)
-        connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
-        connection.connect(address)
-        connection.sendall(hello(group))
-    except TimeoutError as error:
-        connection.close()
-        raise PeerTimeoutError(peer, group.timeout_s, f"a connection to {listening}") from error
+        connection.setblocking(False)
+        with suppress(BlockingIOError):  # EINPROGRESS
+            connection.connect(address)
     except OSError as error:
         connection.close()
         raise PeerLostError(peer, f"{listening}: {error.strerror}") from error
-    return connection
+    return connection, listening
+
+
+def _greet(group: Group, peer: int, listening: str, connection: socket.socket, deadline_s: float) -> None:
+    """Say hello as soon as the connection is made."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_WRITE)
+        if not selector.select(max(deadline_s - time.monotonic(), 0.001)):
+            raise PeerTimeoutError(peer, group.timeout_s, f"a connection to {listening}")
+    try:
+        connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
+        connection.sendall(hello(group))  # a connection that could not be made says so here
+    except OSError as error:
+        raise PeerLostError(peer, f"{listening}: {error.strerror}") from error
 
 
 def _check_answer(group: Group, peer: int, connection: socket.socket, deadline_s: float) -> None:

@@ -108,7 +108,7 @@ def test_what_is_not_to_be_measured_is_what_it_was_however_long_ago(cache: Path)
 
 
 def test_others_are_busy_with_what_is_neither_idle_nor_ones_own() -> None:
-    rest = {"steal_ticks": 0, "softnet_drops": 0, "softnet_squeezes": 0}
+    rest = {"program_ticks": 0, "steal_ticks": 0, "softnet_drops": 0, "softnet_squeezes": 0}
     before = MachineSample(at_s=0.0, ticks=1000, idle_ticks=100, **rest)
     after = MachineSample(at_s=1.0, ticks=1200, idle_ticks=180, **rest)
     ticks_per_s = os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,7 @@ SOFTNET = "0000aaaa 00000002 0000000f 00000000\n00000001 00000001 00000001 00000
 
 
 def test_ticks_leave_out_guests_which_count_as_users() -> None:
-    assert parse_stat(STAT) == {"ticks": 348, "idle_ticks": 305, "steal_ticks": 7}
+    assert parse_stat(STAT) == {"ticks": 348, "program_ticks": 31, "idle_ticks": 305, "steal_ticks": 7}
 
 
 def test_softnet_sums_over_cores() -> None:

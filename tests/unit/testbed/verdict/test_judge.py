@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from testbed.measure.observations import GradientThreadsNow
+from testbed.measure.programs import Programs
 from testbed.record.frames import CHANGE_SCHEMA, WAIT_SCHEMA
 from testbed.record.summary import BackgroundSummary, BacklogSummary, CommandSummary, PrometheusSummary
 from testbed.system import native
@@ -18,7 +19,7 @@ from testbed.verdict.judge import Verdict
 from testbed.verdict.summarize import measure
 from testbed.verdict.thresholds import LATENESS_FLOOR_S, LATENESS_SHARE_DEGRADED
 from tests.facts import LINK, PREDICTION, delay_line, facts, waiting, with_link
-from tests.rows import bucket, buckets, iteration, iterations, machine
+from tests.rows import bucket, buckets, iteration, iterations
 
 
 def judge(known: Facts) -> Verdict:
@@ -494,8 +495,15 @@ def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() 
     assert "w0 waited for a core for 14 % of the time in which it computed alone" in reason
 
 
-def test_other_load_without_communication_is_network_efficiencys_though_a_scaling_factor_stands() -> None:
-    """Each worker computed alone on quiet cores; when all computed at once, others had three tenths of them."""
+@pytest.mark.parametrize(
+    ("phase", "when"),
+    [("compute_only", "the workers computed without communicating"), ("measured", "iterations were measured")],
+)
+def test_other_programs_are_judged_where_computing_has_no_pace_though_a_scaling_factor_stands(
+    phase: str, when: str
+) -> None:
+    """Each worker computed alone on quiet cores; when all computed at once, or were measured, others had three
+    tenths of them."""
     alone = [iteration(rank, 100.0 * rank + 4 * index, "compute_alone", index) for rank in (1, 2) for index in range(4)]
     for row in alone:
         start_s = float(str(row["start_s"]))
@@ -503,19 +511,40 @@ def test_other_load_without_communication_is_network_efficiencys_though_a_scalin
         row |= {"end_s": start_s + 4}
     only = [iteration(rank, 1000.0, "compute_only", cpu_s=0.0) for rank in range(2)]
     measured = [iteration(0, 10.0), iteration(1, 10.25)]
-    busy = pl.DataFrame(
-        [
-            {"at_s": at_s, "ticks": round(200 * at_s), "idle_ticks": round(140 * at_s)}
-            | {"steal_ticks": 0, "softnet_drops": 0, "softnet_squeezes": 0}
-            for at_s in (1000.0, 1006.0)
-        ],
-        schema=machine().schema,
-    )
-    known = facts(iterations=iterations(*alone, *only, *measured), machine=busy)
-    assert measure(known).scaling_factor is not None
-    assert measure(known).network_efficiency is not None
+    quiet = facts(iterations=iterations(*alone, *only, *measured))
+    assert measure(quiet).scaling_factor is not None
+    assert measure(quiet).network_efficiency is not None
+    assert judge(quiet)[0] == "valid"
+    known = replace(quiet, other_programs={phase: Programs(0.3, ("cc1plus (process 4711) 29 %",))})
     outcome, reasons = judge(known)
     assert outcome == "invalid"
-    assert any("other programs took 30 % of the cores" in reason for reason in reasons)
+    took = f"other programs took 30 % of the cores (cc1plus (process 4711) 29 %) while {when}"
+    assert any(reason.startswith(took) for reason in reasons)
     paced = known.iterations.with_columns(pace_s=pl.lit(3.0))
-    assert judge(replace(known, iterations=paced))[0] == "valid", "it kept its pace all the same"
+    outcome, reasons = judge(replace(known, iterations=paced))
+    assert outcome == "valid", "it kept its pace all the same"
+    assert any(reason.startswith(took) for reason in reasons) == (phase == "measured"), "for who looks into it"
+
+
+def test_other_programs_beside_what_does_not_compute_are_named_and_change_nothing() -> None:
+    """Threads that move gradients are seen waiting where they do."""
+    known = facts(other_programs={"measured": Programs(0.3)})
+    assert judge(known) == ("valid", ["other programs took 30 % of the cores while iterations were measured"])
+    assert judge(replace(known, other_programs={"measured": Programs(0.09)})) == ("valid", [])
+
+
+def test_one_late_iteration_of_few_counts_by_what_it_adds_to_the_mean() -> None:
+    def late(*shares: float) -> Facts:
+        rows = [
+            iteration(rank, 10.0 + 7 * index, "measured", index, pace_s=2.0, overrun_s=2.0 * share)
+            for rank in range(2)
+            for index, share in enumerate(shares)
+        ]
+        return facts(iterations=iterations(*rows))
+
+    def overrun(known: Facts) -> bool:
+        return any("computing overran its pace" in reason for reason in judge(known)[1])
+
+    assert not overrun(late(0.024, 0.0))
+    assert overrun(late(0.05, 0.0))
+    assert overrun(late(0.024, 0.024, 0.0))

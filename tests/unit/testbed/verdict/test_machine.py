@@ -11,7 +11,6 @@ from testbed.verdict.machine import (
     alone_wait_shares,
     backlog_summary,
     machine_summary,
-    other_load_share,
 )
 from tests.rows import iteration, iterations, machine
 
@@ -21,22 +20,11 @@ def test_waiting_for_a_core_while_alone_by_rank() -> None:
     assert alone_wait_shares(iterations(*rows)) == pytest.approx({0: 0.0, 1: 0.1})
 
 
-def test_other_load_is_what_the_workers_have_not_used() -> None:
-    """From 11 s to 13 s all of 2 cores are busy: 4 s of CPU time out of 13 that were sampled."""
-    rows = iterations(*(iteration(rank, 10.0, "compute_only", cpu_s=1.0) for rank in range(2)))
-    own_s = 2 * 1.0 * 6 / 6.75  # of the time that was sampled, 10 to 16
-    stolen = 3
-    assert other_load_share(machine(), rows, phase="compute_only") == pytest.approx((400 - stolen - 100 * own_s) / 1200)
-    busy = iterations(*(iteration(rank, 10.0, "compute_only", cpu_s=3.0) for rank in range(2)))
-    assert other_load_share(machine(), busy, phase="compute_only") == 0
-    assert other_load_share(machine(), rows, phase="compute_alone") is None
-    assert other_load_share(machine()[:1], rows, phase="compute_only") is None
-
-
 def test_the_machine_over_the_measured_window_as_calculated_manually() -> None:
     busy = (np.array([12.0]), np.array([15.0]))
-    summary = machine_summary(machine(), (10.0, 16.75), busy)
+    summary = machine_summary(machine(), (10.0, 16.75), busy, others_share=0.25)
     assert summary is not None
+    assert summary.others_share == 0.25
     assert summary.saturated_share == pytest.approx(1 / 3)  # 12 to 13 of 12 to 15
     assert summary.softnet_drops * 2 == summary.softnet_squeezes == 2 * 6
     assert machine_summary(machine()[:1], (10.0, 16.75), busy) is None

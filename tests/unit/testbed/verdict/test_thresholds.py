@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from testbed.measure.observations import Barrier
+from testbed.measure.programs import Programs
 from testbed.record.summary import BackgroundSummary, BacklogSummary
 from testbed.verdict import thresholds
 from testbed.verdict.facts import Facts, Quota
@@ -119,17 +120,9 @@ def _in_a_row(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def other_load(share: float) -> Facts:
-    """Two cores, sampled over the 7 s of compute-only iterations, which nothing else was idle or used in."""
+    """While workers computed without communicating, and their computing has no pace."""
     known = without_communication("compute_only", num_alone=1, iteration_s=6.75)
-    busy = pl.DataFrame(
-        [
-            {"at_s": at_s, "ticks": round(200 * at_s), "idle_ticks": round(200 * (1 - share) * at_s)}
-            | {"steal_ticks": 0, "softnet_drops": 0, "softnet_squeezes": 0}
-            for at_s in (10.0, 16.0)
-        ],
-        schema=machine().schema,
-    )
-    return replace(known, machine=busy)
+    return replace(known, other_programs={"compute_only": Programs(share)})
 
 
 def sent(factor: float) -> Facts:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,6 +244,40 @@ def test_a_group_of_the_same_name_gets_the_same_ports_again() -> None:
     first = ends(mesh_of, members())
     assert [len(each) for each in first] == [2, 2, 2]
     assert ends(mesh_of, members()) == first
+
+
+def test_all_peers_are_called_at_once() -> None:
+    """On long links a member of sixteen waited for fifteen round trips, one after the other. Rank 0's queue is full,
+    so that its handshake lasts; rank 1 is called, for all that."""
+    member = groups(3, timeout_s=3.0)[2]
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        other = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        waiting = [stack.enter_context(socket.socket()) for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        for rank, server in enumerate((full, other)):
+            member.store.set(f"{member.name}/{rank}", f"127.0.0.1:{server.getsockname()[1]}")
+        other.settimeout(1.5)
+        failures: list[BaseException] = []
+
+        def connect() -> None:
+            try:
+                connect_mesh(member, lambda _: None)
+            except TransportError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        try:
+            other.accept()[0].close()
+            assert not failures
+        finally:
+            thread.join()
+    (error,) = failures
+    assert isinstance(error, PeerTimeoutError)
+    assert error.peer == 0
 
 
 def test_ports_are_the_kernels_own_and_the_last_resort_is_any() -> None:

@@ -1,0 +1,157 @@
+"""Which programs used the machine's cores: a run's own processes, and everybody else's; see proc_pid_stat(5).
+
+A process' CPU time comes to its parent's when it has ended and was waited for, so that programs which start many short
+ones, a compiler's driver say, are seen with all that these used.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from testbed.measure.machine import MachineSample
+
+_KERNEL_THREADS: Final = 2
+"""kthreadd, the parent of all others: what they do is done for somebody, mostly for the run's packets."""
+_INITIAL_NAMESPACE: Final = "pid:[4026531836]"
+"""PROC_PID_INIT_INO (include/linux/proc_ns.h): whoever is in it sees every process of the machine."""
+_NUM_NAMED: Final = 3
+
+
+class Process(NamedTuple):
+    """One process, as /proc shows it; clock ticks."""
+
+    name: str
+    parent: int
+    own_ticks: int
+    """Since it began, in programs and in the kernel for them."""
+    ended_ticks: int
+    """Of its children that have ended and were waited for, with theirs."""
+    began_ticks: int
+    """After the machine's start: with the pid it names a process for good."""
+
+
+class Programs(NamedTuple):
+    """What others than the run used of the cores over some time."""
+
+    share: float
+    """Of all cores' time."""
+    most: tuple[str, ...] = ()
+    """Who used most of it: `cc1plus (process 4711) 12 %`."""
+
+    @property
+    def text(self) -> str:
+        """The same in words: `other programs took 31 % of the cores (cc1plus (process 4711) 12 %, ...)`."""
+        who = f" ({', '.join(self.most)})" if self.most else ""
+        return f"other programs took {100 * self.share:.0f} % of the cores{who}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessorUse:
+    """Since the machine's start, at one moment."""
+
+    machine: MachineSample
+    processes: Mapping[int, Process]
+    """By pid; kernel threads are not among them."""
+    own: frozenset[int]
+    """Those of the run."""
+    sees_all: bool
+    """Whether every process of the machine is among them; in a container of its own kind only that container's."""
+
+    @classmethod
+    def take(cls, roots: Iterable[int]) -> "ProcessorUse":
+        """Now. The run's own are this process, `roots`, and all that these have started."""
+        processes = {pid: process for pid in _pids() if (process := _read(pid)) is not None}
+        return cls(
+            machine=MachineSample.take(),
+            processes=processes,
+            own=descendants(processes, {os.getpid(), *roots}),
+            sees_all=str(Path("/proc/self/ns/pid").readlink()) == _INITIAL_NAMESPACE,
+        )
+
+
+def others_between(before: ProcessorUse, after: ProcessorUse) -> Programs | None:
+    """What programs that are not the run's used; None where no time passed.
+
+    Where not every process can be seen, it is at least what cores spent beside idling, interrupts and the run.
+    """
+    ticks = after.machine.ticks - before.machine.ticks
+    if ticks <= 0:
+        return None
+    used = ticks_between(before.processes, after.processes)
+    others = Counter({pid: used[pid] for pid in used if pid not in after.own and used[pid] > 0})
+    num_ticks = others.total()
+    if not after.sees_all:
+        own_ticks = sum(used[pid] for pid in used if pid in after.own)
+        num_ticks = max(num_ticks, after.machine.program_ticks - before.machine.program_ticks - own_ticks)
+    most = (
+        f"{after.processes[pid].name} (process {pid}) {100 * its / ticks:.0f} %"
+        for pid, its in others.most_common(_NUM_NAMED)
+        if its >= ticks / 100
+    )
+    return Programs(min(1.0, num_ticks / ticks), tuple(most))
+
+
+def descendants(processes: Mapping[int, Process], roots: Iterable[int]) -> frozenset[int]:
+    """The roots that there are, and all that they have started."""
+    children: dict[int, list[int]] = {}
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [pid for pid in roots if pid in processes]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, [])
+    return frozenset(found)
+
+
+def ticks_between(before: Mapping[int, Process], after: Mapping[int, Process]) -> dict[int, int]:
+    """By pid of those that are there at the end: what they used, and what their children did that ended meanwhile.
+
+    Of a child that was there before, what it had used by then is in what its parent is told of it at its end, and is
+    taken off.
+    """
+    used: dict[int, int] = {}
+    ended: dict[int, int] = {}
+    for pid, process in after.items():
+        known = _same(before.get(pid), process)
+        used[pid] = process.own_ticks - (known.own_ticks if known else 0)
+        ended[pid] = process.ended_ticks - (known.ended_ticks if known else 0)
+    for pid, process in before.items():
+        if _same(process, after.get(pid)) is None:
+            heir = process.parent
+            while heir in before and _same(before[heir], after.get(heir)) is None:
+                heir = before[heir].parent
+            # A parent that does not wait for its children is told nothing of them.
+            if heir in ended:
+                ended[heir] = max(0, ended[heir] - process.own_ticks - process.ended_ticks)
+    return {pid: used[pid] + ended[pid] for pid in used}
+
+
+def _same(one: Process | None, other: Process | None) -> Process | None:
+    return one if one is not None and other is not None and one.began_ticks == other.began_ticks else None
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _read(pid: int) -> Process | None:
+    """None for one that has ended, and for kernel threads."""
+    try:
+        process = parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if _KERNEL_THREADS in (pid, process.parent) else process
+
+
+def parse_stat(text: str) -> Process:
+    """The text of /proc/<pid>/stat. A program may have brackets and spaces in its name."""
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()  # from the third field on
+    own, ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    return Process(name, parent=int(fields[1]), own_ticks=own, ended_ticks=ended, began_ticks=int(fields[19]))
