@@ -170,6 +170,18 @@ def group_of(controller: Controller, pid: int | Literal["self"]) -> Path | None:
     return None
 
 
+def idle_groups(controller: Controller, pid: int | Literal["self"]) -> frozenset[Path]:
+    """Of the control groups that a process is in, those that the scheduler lets run where nobody else wants a core
+    (cpu.idle, Linux 5.15 and newer); none for a process that has ended."""
+    group = group_of(controller, pid)
+    found: set[Path] = set()
+    while group is not None and group != controller.mount_point and group.is_relative_to(controller.mount_point):
+        if _words(group / "cpu.idle") == ["1"]:
+            found.add(group)
+        group = group.parent
+    return frozenset(found)
+
+
 def own_throttling() -> Throttling | None:
     """What a quota on this process itself, a container's say, has done; None where there is no such quota."""
     controller = find_controller("cpu", own_mountinfo())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from testbed.hosts.cgroups import available_controllers, idle_groups
 from testbed.measure.machine import MachineSample
 
 _KERNEL_THREADS: Final = 2
@@ -31,6 +32,8 @@ class Process(NamedTuple):
     """Of its children that have ended and were waited for, with theirs."""
     began_ticks: int
     """After the machine's start: with the pid it names a process for good."""
+    policy: int = os.SCHED_OTHER
+    """How its first thread is scheduled, see sched(7)."""
 
 
 class Programs(NamedTuple):
@@ -57,6 +60,9 @@ class ProcessorUse:
     """By pid; kernel threads are not among them."""
     own: frozenset[int]
     """Those of the run."""
+    yielding: frozenset[int]
+    """Those of others that run where nobody else wants the core, and give it away at once (SCHED_IDLE, or a control
+    group that is idle and that the run is not in): they lengthen nothing."""
     sees_all: bool
     """Whether every process of the machine is among them; in a container of its own kind only that container's."""
 
@@ -64,10 +70,12 @@ class ProcessorUse:
     def take(cls, roots: Iterable[int]) -> "ProcessorUse":
         """Now. The run's own are this process, `roots`, and all that these have started."""
         processes = {pid: process for pid in _pids() if (process := _read(pid)) is not None}
+        own = descendants(processes, {os.getpid(), *roots})
         return cls(
             machine=MachineSample.take(),
             processes=processes,
-            own=descendants(processes, {os.getpid(), *roots}),
+            own=own,
+            yielding=_yielding({pid: process for pid, process in processes.items() if pid not in own}),
             sees_all=str(Path("/proc/self/ns/pid").readlink()) == _INITIAL_NAMESPACE,
         )
 
@@ -81,11 +89,12 @@ def others_between(before: ProcessorUse, after: ProcessorUse) -> Programs | None
     if ticks <= 0:
         return None
     used = ticks_between(before.processes, after.processes)
-    others = Counter({pid: used[pid] for pid in used if pid not in after.own and used[pid] > 0})
+    harmless = after.own | after.yielding
+    others = Counter({pid: used[pid] for pid in used if pid not in harmless and used[pid] > 0})
     num_ticks = others.total()
     if not after.sees_all:
-        own_ticks = sum(used[pid] for pid in used if pid in after.own)
-        num_ticks = max(num_ticks, after.machine.program_ticks - before.machine.program_ticks - own_ticks)
+        harmless_ticks = sum(used[pid] for pid in used if pid in harmless)
+        num_ticks = max(num_ticks, after.machine.program_ticks - before.machine.program_ticks - harmless_ticks)
     most = (
         f"{after.processes[pid].name} (process {pid}) {100 * its / ticks:.0f} %"
         for pid, its in others.most_common(_NUM_NAMED)
@@ -112,7 +121,7 @@ def descendants(processes: Mapping[int, Process], roots: Iterable[int]) -> froze
 def ticks_between(before: Mapping[int, Process], after: Mapping[int, Process]) -> dict[int, int]:
     """By pid of those that are there at the end: what they used, and what their children did that ended meanwhile.
 
-    Of a child that was there before, what it had used by then is in what its parent is told of it at its end, and is
+    Of a child that was there before, what it had used by then is in what its parent is charged with at its end, and is
     taken off.
     """
     used: dict[int, int] = {}
@@ -126,10 +135,22 @@ def ticks_between(before: Mapping[int, Process], after: Mapping[int, Process]) -
             heir = process.parent
             while heir in before and _same(before[heir], after.get(heir)) is None:
                 heir = before[heir].parent
-            # A parent that does not wait for its children is told nothing of them.
+            # A parent that does not wait for its children is not charged with them.
             if heir in ended:
                 ended[heir] = max(0, ended[heir] - process.own_ticks - process.ended_ticks)
     return {pid: used[pid] + ended[pid] for pid in used}
+
+
+def _yielding(processes: Mapping[int, Process]) -> frozenset[int]:
+    controller = available_controllers()["cpu"]
+    if controller is None:
+        return frozenset(pid for pid, process in processes.items() if process.policy == os.SCHED_IDLE)
+    own = idle_groups(controller, "self")
+    return frozenset(
+        pid
+        for pid, process in processes.items()
+        if process.policy == os.SCHED_IDLE or idle_groups(controller, pid) - own
+    )
 
 
 def _same(one: Process | None, other: Process | None) -> Process | None:
@@ -154,4 +175,5 @@ def parse_stat(text: str) -> Process:
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()  # from the third field on
     own, ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-    return Process(name, parent=int(fields[1]), own_ticks=own, ended_ticks=ended, began_ticks=int(fields[19]))
+    began_ticks, policy = int(fields[19]), int(fields[38])
+    return Process(name, int(fields[1]), own_ticks=own, ended_ticks=ended, began_ticks=began_ticks, policy=policy)

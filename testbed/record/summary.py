@@ -547,7 +547,8 @@ class Results(_Part):
     as fast as alone; else None and `scaling_factor_missing` says why. Not capped."""
     scaling_factor_missing: str | None = None
     network_efficiency: float | None
-    """compute_only_time_s / iteration_time_s.mean. Not capped."""
+    """compute_only_time_s / iteration_time_s.mean. Not capped. None, like that time, where other programs had too much
+    of the cores meanwhile."""
     loss: LossValues | None
     parameters_sha256: str | None
     """Of the final parameters; the same on every worker, else the run has failed."""

@@ -364,13 +364,17 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
                 )
     # Where computing keeps a pace, a scaling factor says that it did without communication, too.
     others = facts.other_programs.get("compute_only")
-    unsure = results.network_efficiency is not None and (results.scaling_factor is None or results.pace is None)
+    unsure = results.scaling_factor is None or results.pace is None
     if others and unsure and (graded := _graded(others.share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
-        yield Reason(
-            graded.gravity,
-            f"{others.text} while the workers computed without communicating (limit {100 * graded.limit:.0f} %): "
-            "network efficiency compares with that time and is too high; repeat the run when the machine is quieter",
-        )
+        took = f"{others.text} while the workers computed without communicating (limit {100 * graded.limit:.0f} %)"
+        if graded.gravity == "invalid":
+            yield Reason("note", f"{took}: there is no network efficiency, which compares with that time")
+        elif results.network_efficiency is not None:
+            yield Reason(
+                "degraded",
+                f"{took}: network efficiency compares with that time and is too high; repeat the run when the machine "
+                "is quieter",
+            )
 
 
 def _other_programs(facts: Facts, results: Results) -> Iterator[Reason]:
@@ -379,7 +383,8 @@ def _other_programs(facts: Facts, results: Results) -> Iterator[Reason]:
     others = facts.other_programs.get("measured")
     if others is None or not (graded := _graded(others.share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
         return
-    if results.network_efficiency is None or results.pace is not None:
+    unpaced = results.pace is None and results.compute_contention is not None
+    if not unpaced:
         yield Reason("note", f"{others.text} while iterations were measured")
     else:
         yield Reason(

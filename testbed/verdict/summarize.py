@@ -34,7 +34,7 @@ from testbed.verdict.parts import by_rounds, per_iteration
 from testbed.verdict.scaling import compute_only_time_s, scaling
 from testbed.verdict.stages import stages_summary, storage_summary
 from testbed.verdict.stragglers import worker_summaries
-from testbed.verdict.thresholds import RUN_QUEUE_DEGRADED
+from testbed.verdict.thresholds import OTHER_LOAD_INVALID, RUN_QUEUE_DEGRADED
 from testbed.verdict.utilization import busy, busy_utilization, mean_utilization
 from testbed.verdict.waiting import is_withheld, waiting_summary
 
@@ -56,7 +56,10 @@ def measure(facts: Facts) -> Results:
     without_s = compute_only_time_s(
         facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, in_step=facts.exchanges_always
     )
+    pace = pace_summary(facts.iterations, dilation=facts.dilation)
     found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=mean_s)
+    if (found.factor is None or pace is None) and _others_share(facts, "compute_only") > OTHER_LOAD_INVALID:
+        without_s = None
     digests = set(facts.parameters_sha256)
     begun_s = facts.window[0] if facts.window else 0.0
     waiting = waiting_summary(facts)
@@ -68,7 +71,7 @@ def measure(facts: Facts) -> Results:
         spec_sha256=facts.spec_sha256,
         setup=facts.setup,
         computing=facts.computing,
-        pace=pace_summary(facts.iterations, dilation=facts.dilation),
+        pace=pace,
         started_at=facts.started_at,
         epoch_s=facts.epoch_s,
         num_workers=facts.num_workers,
@@ -114,11 +117,15 @@ def measure(facts: Facts) -> Results:
     )
 
 
+def _others_share(facts: Facts, phase: str) -> float:
+    """Of the cores, by programs beside the run; 0 where that is not known."""
+    others = facts.other_programs.get(phase)
+    return 0.0 if others is None else others.share
+
+
 def _machine(facts: Facts) -> MachineSummary | None:
-    others = facts.other_programs.get("measured")
-    return machine_summary(
-        facts.machine, facts.window, busy(facts), others_share=None if others is None else others.share
-    )
+    share = _others_share(facts, "measured") if "measured" in facts.other_programs else None
+    return machine_summary(facts.machine, facts.window, busy(facts), others_share=share)
 
 
 def quantiles(values: Floats) -> Quantiles:

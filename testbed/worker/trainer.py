@@ -177,22 +177,27 @@ class Trainer:
 
     def _compute_only(self, model: nn.Module) -> None:
         """The same iterations on the same shapes, alone, with a model that is dropped afterwards."""
-        alone = Alone(model, self._task.optimizer(list(model.parameters())))
-        iterations = _Iterations(self._task, alone, RunQueueClock(), self._pacer, self._report, source=InMemory())
-        iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
+        alone, clock = Alone(model, self._task.optimizer(list(model.parameters()))), RunQueueClock()
+
+        def computing(pacer: ComputePacer) -> _Iterations:
+            return _Iterations(self._task, alone, clock, pacer, self._report, source=InMemory())
+
+        preparing = computing(StretchingPacer())  # nothing of it is measured, so nothing waits for a pace
+        preparing.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
+        iterations = computing(self._pacer)
         if self._options.contends:
-            self._compute_alone(iterations)
+            self._compute_alone(preparing, iterations)
         self._control.barrier("compute_only")
         iterations.run("compute_only", self._options.compute_only, self._factor)
         self._control.barrier("compute_only_done")
 
-    def _compute_alone(self, iterations: "_Iterations") -> None:
+    def _compute_alone(self, preparing: "_Iterations", iterations: "_Iterations") -> None:
         """In turn, while the others wait in a barrier: what the scaling factor compares with."""
         configuration = self._configuration
         for rank in range(configuration.num_workers):
             self._control.barrier(f"compute_alone_{rank}")
             if rank == configuration.rank:
-                iterations.one("compute_alone", 0, 1.0)  # the caches were others'
+                preparing.one("compute_alone", 0, 1.0)  # the caches were others'
                 iterations.run("compute_alone", self._options.num_alone(configuration.num_workers), self._factor)
 
     def _factor(self, phase: str, index: int) -> float:

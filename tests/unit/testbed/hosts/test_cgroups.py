@@ -4,6 +4,7 @@ import pytest
 
 from testbed.errors import MissingRequirementError
 from testbed.experiment.host import Limits, core_list
+from testbed.hosts import cgroups
 from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import (
     Controller,
@@ -120,3 +121,18 @@ def test_a_missing_controller_is_an_error_with_the_fix(tmp_path: Path) -> None:
     state = RunState.create(new_run_id(), root=tmp_path)
     with pytest.raises(MissingRequirementError, match=r"w0 .* cpuset controller.*mount -t cgroup"):
         ProcessCgroup("w0", state, mountinfo="23 28 0:22 / /proc rw - proc proc rw\n").limit(Limits(pinned_cores=(0,)))
+
+
+def test_groups_are_idle_on_the_way_up_and_not_beyond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount_point = tmp_path / "mounted"
+    group = mount_point / "outer" / "inner"
+    group.mkdir(parents=True)
+    for directory, setting in ((tmp_path, "1"), (mount_point, "1"), (group.parent, "1"), (group, "0")):
+        (directory / "cpu.idle").write_text(f"{setting}\n")
+    mounted = Controller(name="cpu", mount_point=mount_point, version=1)
+    monkeypatch.setattr(cgroups, "group_of", lambda *_: group)
+    assert cgroups.idle_groups(mounted, 1) == {group.parent}
+    (group.parent / "cpu.idle").unlink()
+    assert cgroups.idle_groups(mounted, 1) == frozenset()
+    monkeypatch.setattr(cgroups, "group_of", lambda *_: None)
+    assert cgroups.idle_groups(mounted, 1) == frozenset()

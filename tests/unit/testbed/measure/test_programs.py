@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +26,14 @@ def process(parent: int, own: int = 0, ended: int = 0, *, began: int = 0, name: 
     return Process(name, parent, own_ticks=own, ended_ticks=ended, began_ticks=began)
 
 
-def use(processes: dict[int, Process], *, ticks: int, programs: int = 0, sees_all: bool = True) -> ProcessorUse:
+def use(
+    processes: dict[int, Process],
+    *,
+    ticks: int,
+    programs: int = 0,
+    sees_all: bool = True,
+    yielding: frozenset[int] = frozenset(),
+) -> ProcessorUse:
     """The run is process 100 and what it has started."""
     machine = MachineSample(
         at_s=0.0,
@@ -35,12 +44,14 @@ def use(processes: dict[int, Process], *, ticks: int, programs: int = 0, sees_al
         softnet_drops=0,
         softnet_squeezes=0,
     )
-    return ProcessorUse(machine=machine, processes=processes, own=descendants(processes, {100}), sees_all=sees_all)
+    return ProcessorUse(
+        machine=machine, processes=processes, own=descendants(processes, {100}), sees_all=sees_all, yielding=yielding
+    )
 
 
 def test_a_program_may_be_called_anything() -> None:
     fields = " ".join(str(number) for number in range(5, 53))
-    assert parse_stat(f"4711 (a) b (c) S 12 {fields}\n") == Process("a) b (c", 12, 14 + 15, 16 + 17, 22)
+    assert parse_stat(f"4711 (a) b (c) S 12 {fields}\n") == Process("a) b (c", 12, 14 + 15, 16 + 17, 22, 41)
 
 
 def test_those_that_the_run_has_started_are_its_own_however_far_down() -> None:
@@ -65,14 +76,35 @@ def test_others_are_named_by_what_they_used_and_the_run_is_not_among_them() -> N
     assert others_between(use(before, ticks=1000), use(after, ticks=1000)) is None
 
 
+def test_those_that_give_a_core_away_at_once_lengthen_nothing() -> None:
+    before = {1: process(0), 100: process(1), 200: process(1), 201: process(1)}
+    after = {1: process(0), 100: process(1, 10), 200: process(1, 500), 201: process(1, 50)}
+    found = others_between(use(before, ticks=0), use(after, ticks=1000, yielding=frozenset({200})))
+    assert found is not None
+    assert found.share == pytest.approx(0.05)
+
+
+def test_idle_scheduling_is_read_of_real_processes() -> None:
+    with subprocess.Popen(["chrt", "--idle", "0", "sleep", "100"]) as idle, subprocess.Popen(["sleep", "100"]) as other:
+        try:
+            while parse_stat(Path(f"/proc/{idle.pid}/stat").read_text()).name != "sleep":
+                time.sleep(0.01)
+            processes = ProcessorUse.take([]).processes
+            assert processes[idle.pid].policy == os.SCHED_IDLE
+            assert processes[other.pid].policy == os.SCHED_OTHER
+        finally:
+            idle.kill()
+            other.kill()
+
+
 def test_what_ended_meanwhile_is_its_parents_without_what_it_had_used_before() -> None:
     before = {1: process(0), 10: process(1, 5, 40), 11: process(10, 100, 20), 12: process(11, 30)}
-    # 12 has ended with 35, 11 with 110 and what 12 told it; 10 was told of both.
+    # 12 has ended with 35, 11 with 110 and with 12; 10 is charged with both.
     after = {1: process(0), 10: process(1, 6, 40 + 110 + 20 + 35)}
     assert ticks_between(before, after) == {1: 0, 10: 1 + 10 + 5}
 
 
-def test_a_parent_that_does_not_wait_is_told_nothing_and_nothing_is_taken_off_twice() -> None:
+def test_a_parent_that_does_not_wait_is_charged_with_nothing_and_nothing_is_taken_off_twice() -> None:
     before = {1: process(0), 10: process(1, 5), 11: process(10, 100)}
     after = {1: process(0), 10: process(1, 9)}
     assert ticks_between(before, after) == {1: 0, 10: 4}

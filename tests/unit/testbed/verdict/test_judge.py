@@ -495,15 +495,9 @@ def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() 
     assert "w0 waited for a core for 14 % of the time in which it computed alone" in reason
 
 
-@pytest.mark.parametrize(
-    ("phase", "when"),
-    [("compute_only", "the workers computed without communicating"), ("measured", "iterations were measured")],
-)
-def test_other_programs_are_judged_where_computing_has_no_pace_though_a_scaling_factor_stands(
-    phase: str, when: str
-) -> None:
-    """Each worker computed alone on quiet cores; when all computed at once, or were measured, others had three
-    tenths of them."""
+def loaded_by_others(share: float, phase: str) -> Facts:
+    """Each worker computed alone on quiet cores; others had their share of them when all computed at once, or in the
+    measured iterations. Computing has no pace."""
     alone = [iteration(rank, 100.0 * rank + 4 * index, "compute_alone", index) for rank in (1, 2) for index in range(4)]
     for row in alone:
         start_s = float(str(row["start_s"]))
@@ -511,19 +505,36 @@ def test_other_programs_are_judged_where_computing_has_no_pace_though_a_scaling_
         row |= {"end_s": start_s + 4}
     only = [iteration(rank, 1000.0, "compute_only", cpu_s=0.0) for rank in range(2)]
     measured = [iteration(0, 10.0), iteration(1, 10.25)]
-    quiet = facts(iterations=iterations(*alone, *only, *measured))
-    assert measure(quiet).scaling_factor is not None
-    assert measure(quiet).network_efficiency is not None
-    assert judge(quiet)[0] == "valid"
-    known = replace(quiet, other_programs={phase: Programs(0.3, ("cc1plus (process 4711) 29 %",))})
-    outcome, reasons = judge(known)
+    others = Programs(share, ("cc1plus (process 4711) 9 %",))
+    return facts(iterations=iterations(*alone, *only, *measured), other_programs={phase: others})
+
+
+def test_other_programs_in_the_measured_iterations_lengthen_computing_without_a_pace() -> None:
+    took = "other programs took 30 % of the cores (cc1plus (process 4711) 9 %) while iterations were measured"
+    assert judge(loaded_by_others(0.09, "measured")) == ("valid", [])
+    assert judge(loaded_by_others(0.2, "measured"))[0] == "degraded"
+    known = loaded_by_others(0.3, "measured")
+    outcome, (reason,) = judge(known)
     assert outcome == "invalid"
-    took = f"other programs took 30 % of the cores (cc1plus (process 4711) 29 %) while {when}"
-    assert any(reason.startswith(took) for reason in reasons)
-    paced = known.iterations.with_columns(pace_s=pl.lit(3.0))
-    outcome, reasons = judge(replace(known, iterations=paced))
-    assert outcome == "valid", "it kept its pace all the same"
-    assert any(reason.startswith(took) for reason in reasons) == (phase == "measured"), "for who looks into it"
+    assert reason.startswith(f"{took} (limit 25 %)")
+    paced = replace(known, iterations=known.iterations.with_columns(pace_s=pl.lit(3.0)))
+    assert judge(paced) == ("valid", [took]), "it kept its pace all the same"
+
+
+def test_network_efficiency_is_not_given_where_other_programs_had_the_cores_without_communication() -> None:
+    some, many = loaded_by_others(0.2, "compute_only"), loaded_by_others(0.3, "compute_only")
+    assert measure(some).scaling_factor is not None
+    assert measure(some).network_efficiency is not None
+    outcome, (reason,) = judge(some)
+    assert outcome == "degraded"
+    assert "while the workers computed without communicating (limit 10 %): network efficiency compares" in reason
+    assert measure(many).network_efficiency is measure(many).compute_only_time_s is None
+    outcome, (reason,) = judge(many)
+    assert outcome == "valid", "all that is shown stands"
+    assert "(limit 25 %): there is no network efficiency" in reason
+    paced = replace(many, iterations=many.iterations.with_columns(pace_s=pl.lit(3.0)))
+    assert judge(paced) == ("valid", []), "it kept its pace all the same"
+    assert measure(paced).network_efficiency is not None
 
 
 def test_other_programs_beside_what_does_not_compute_are_named_and_change_nothing() -> None:

@@ -120,9 +120,8 @@ def _in_a_row(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def other_load(share: float) -> Facts:
-    """While workers computed without communicating, and their computing has no pace."""
-    known = without_communication("compute_only", num_alone=1, iteration_s=6.75)
-    return replace(known, other_programs={"compute_only": Programs(share)})
+    """In the measured iterations, in which computing has no pace."""
+    return replace(without_communication("compute_alone"), other_programs={"measured": Programs(share)})
 
 
 def sent(factor: float) -> Facts:
