@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.privileged, pytest.mark.quiet, pytest.mark.timeout(300
 SPEC = """
 name: two-points
 workers: 2
-workload: {kind: training, iterations: 3, compute_only: 2, warmup: 2, batch_size: 4}
+workload: {kind: training, iterations: 3, compute_only: 2, warmup: 2, batch_size: 4,
+           pace: {forward: 100ms, backward: 200ms}}
 metrics: {port: 0}
 sweep: {link.rate: [50mbit, 100mbit]}
 """
