@@ -9,7 +9,7 @@ import errno
 import math
 import mmap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -174,12 +174,15 @@ def idle_groups(controller: Controller, pid: int | Literal["self"]) -> frozenset
     """Of the control groups that a process is in, those that the scheduler lets run where nobody else wants a core
     (cpu.idle, Linux 5.15 and newer); none for a process that has ended."""
     group = group_of(controller, pid)
-    found: set[Path] = set()
-    while group is not None and group != controller.mount_point and group.is_relative_to(controller.mount_point):
-        if _words(group / "cpu.idle") == ["1"]:
-            found.add(group)
+    groups = () if group is None else _with_those_above(controller, group)
+    return frozenset(each for each in groups if _words(each / "cpu.idle") == ["1"])
+
+
+def _with_those_above(controller: Controller, group: Path) -> Iterator[Path]:
+    """The group, and the groups that it is in."""
+    while group != controller.mount_point and group.is_relative_to(controller.mount_point):
+        yield group
         group = group.parent
-    return frozenset(found)
 
 
 def own_throttling() -> Throttling | None:
@@ -191,11 +194,8 @@ def own_throttling() -> Throttling | None:
 
 def quota_cores(controller: Controller, group: Path) -> float:
     """The cores that a group may use: the least that it or any group above it may; infinity without a quota."""
-    least = math.inf
-    while group != controller.mount_point and group.is_relative_to(controller.mount_point):
-        least = min(least, _own_quota_cores(controller, group))
-        group = group.parent
-    return least
+    groups = _with_those_above(controller, group)
+    return min((_own_quota_cores(controller, each) for each in groups), default=math.inf)
 
 
 def _own_quota_cores(controller: Controller, group: Path) -> float:

@@ -8,16 +8,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from testbed.hosts.cgroups import available_controllers, idle_groups
 from testbed.measure.machine import MachineSample
+from testbed.system.processes import pids, read_stat, sees_all_processes, split_stat
 
 _KERNEL_THREADS: Final = 2
 """kthreadd, the parent of all others: what they do is done for somebody, mostly for the run's packets."""
-_INITIAL_NAMESPACE: Final = "pid:[4026531836]"
-"""PROC_PID_INIT_INO (include/linux/proc_ns.h): whoever is in it sees every process of the machine."""
 _NUM_NAMED: Final = 3
 
 
@@ -69,14 +67,14 @@ class ProcessorUse:
     @classmethod
     def take(cls, roots: Iterable[int]) -> "ProcessorUse":
         """Now. The run's own are this process, `roots`, and all that these have started."""
-        processes = {pid: process for pid in _pids() if (process := _read(pid)) is not None}
+        processes = {pid: process for pid in pids() if (process := _read(pid)) is not None}
         own = descendants(processes, {os.getpid(), *roots})
         return cls(
             machine=MachineSample.take(),
             processes=processes,
             own=own,
             yielding=_yielding({pid: process for pid, process in processes.items() if pid not in own}),
-            sees_all=str(Path("/proc/self/ns/pid").readlink()) == _INITIAL_NAMESPACE,
+            sees_all=sees_all_processes(),
         )
 
 
@@ -157,23 +155,16 @@ def _same(one: Process | None, other: Process | None) -> Process | None:
     return one if one is not None and other is not None and one.began_ticks == other.began_ticks else None
 
 
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-
-
 def _read(pid: int) -> Process | None:
     """None for one that has ended, and for kernel threads."""
-    try:
-        process = parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if _KERNEL_THREADS in (pid, process.parent) else process
+    text = read_stat(pid)
+    process = None if text is None else parse_stat(text)
+    return None if process is None or _KERNEL_THREADS in (pid, process.parent) else process
 
 
 def parse_stat(text: str) -> Process:
-    """The text of /proc/<pid>/stat. A program may have brackets and spaces in its name."""
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()  # from the third field on
+    """The text of /proc/<pid>/stat."""
+    name, fields = split_stat(text)  # from the third field on
     own, ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
     began_ticks, policy = int(fields[19]), int(fields[38])
     return Process(name, int(fields[1]), own_ticks=own, ended_ticks=ended, began_ticks=began_ticks, policy=policy)

@@ -18,12 +18,11 @@ from switch_agg.native.libbpf import TRACING_FIX, BpfObject
 from testbed.errors import MissingRequirementError
 from testbed.system.intervals import union
 from testbed.system.native.build import kernel_program
+from testbed.system.processes import sees_all_processes
 
 WAIT: Final = np.dtype([("begin_ns", "=u8"), ("end_ns", "=u8"), ("process", "=u4"), ("thread", "=u4")])
 _RECORD: Final = np.dtype([("length", "=u4"), ("page", "=u4"), *((name, WAIT[name]) for name in WAIT.names or ())])
 """As it lies in the ring, behind its header (kernel documentation, bpf/ringbuf.rst)."""
-_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""PROC_PID_INIT_INO of linux/proc_ns.h."""
 GAP_S: Final = 20e-6
 """Waits of a host that are no further apart are one: rather too much than a row for each of thousands a second."""
 _BUSY: Final = np.uint32(1 << 31)
@@ -50,7 +49,7 @@ class RunQueueTrace:
         """`ring_bytes`, a power of two of pages, hold what is not taken yet.
 
         Raises MissingRequirementError where the kernel or the machine has not what it needs."""
-        if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE:
+        if not sees_all_processes():
             raise MissingRequirementError(
                 "the testbed runs in a pid namespace of its own, and the kernel's tracepoints have pids of the root "
                 "namespace; start the container with --pid=host"

@@ -20,6 +20,7 @@ from testbed.hosts.cgroups import (
     num_out_of_memory,
     quota_cores,
 )
+from testbed.system.processes import stat_fields
 
 _STOPPED: Final = frozenset("Tt")
 """By a signal, and by a debugger."""
@@ -136,10 +137,8 @@ class ProcessWatch:
 
 def _state(pid: int) -> str | None:
     """The letter of proc_pid_stat(5); None for a process that has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    fields = stat_fields(pid)
+    return None if fields is None else fields[0]
 
 
 def _group_kills(controller: Controller | None, group: Path | None) -> int:

@@ -20,6 +20,9 @@ RUN_ID_VARIABLE: Final = "TESTBED_RUN_ID"
 UNCLAIMED: Final = "-" * 64
 """Instead of a run's id, of a process whose forks belong to runs (:func:`carry_run_id`); no id is longer."""
 
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of linux/proc_ns.h."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
@@ -32,7 +35,7 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> Self | None:
         """The identity of a living process; None if there is none, or only a zombie."""
-        fields = _stat_fields(pid)
+        fields = stat_fields(pid)
         return None if fields is None or fields[0] in "ZX" else cls(pid, int(fields[19]))
 
     @classmethod
@@ -58,18 +61,34 @@ class ProcessIdentity:
 def is_sleeping(pid: int) -> bool:
     """Whether it waits for something to happen (state S of proc_pid_stat(5)) or is no more; not while it waits for a
     core or a disk."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return fields is None or fields[0] in "SZX"
 
 
-def _stat_fields(pid: int) -> list[str] | None:
+def stat_fields(pid: int) -> list[str] | None:
     """The fields of /proc/<pid>/stat from the state on; None if there is no such process."""
+    stat = read_stat(pid)
+    return None if stat is None else split_stat(stat)[1]
+
+
+def read_stat(pid: int) -> str | None:
+    """The text of /proc/<pid>/stat; None if there is no such process."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command's name may contain spaces and parentheses; the fields after it may not.
-    return stat.rpartition(")")[2].split()
+
+
+def split_stat(text: str) -> tuple[str, list[str]]:
+    """The command's name, which may contain spaces and parentheses, and the fields after it, which may not."""
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return name, rest.split()
+
+
+def sees_all_processes() -> bool:
+    """Whether the processes of the whole machine are seen from here, by the pids that the kernel has for them; not from
+    a container with pids of its own."""
+    return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
 
 
 def carry_run_id(run_id: str) -> None:
@@ -78,7 +97,7 @@ def carry_run_id(run_id: str) -> None:
     The process, or the one that it is a fork of, was executed with `UNCLAIMED` in the id's place: the string is
     overwritten where the kernel put it (env_start and env_end in proc_pid_stat(5)). Raises RuntimeError if it was not.
     """
-    fields = _stat_fields(os.getpid())
+    fields = stat_fields(os.getpid())
     assert fields is not None
     start, end = int(fields[47]), int(fields[48])
     mark = f"{RUN_ID_VARIABLE}=".encode()
@@ -88,7 +107,8 @@ def carry_run_id(run_id: str) -> None:
     ctypes.memmove(start + offset + 1 + len(mark), run_id.encode().ljust(len(UNCLAIMED), b"\0"), len(UNCLAIMED))
 
 
-def _pids() -> list[int]:
+def pids() -> list[int]:
+    """Of every process that is seen from here."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
@@ -96,7 +116,7 @@ def processes_of_run(run_id: str) -> list[ProcessIdentity]:
     """Every living process whose environment names the run, except the calling one."""
     mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
     found = []
-    for pid in _pids():
+    for pid in pids():
         if pid == os.getpid() or not _carries(pid, mark):
             continue
         # Read again: the pid may have changed hands before its identity was taken.
@@ -119,7 +139,7 @@ def processes_in_network(namespaces: Iterable[int]) -> list[ProcessIdentity]:
     """Every living process whose network namespace is one of these (inodes)."""
     wanted = set(namespaces)
     found = []
-    for pid in _pids() if wanted else ():
+    for pid in pids() if wanted else ():
         if network_namespace(pid) in wanted:
             # Read again: the pid may have changed hands before its identity was taken.
             identity = ProcessIdentity.of(pid)

@@ -20,6 +20,7 @@ from testbed.verdict.changes import change_notes, least_delay_s
 from testbed.verdict.facts import Facts, LinkFacts, Quota
 from testbed.verdict.link_bounds import impossible, overspeeds
 from testbed.verdict.machine import alone_wait_shares, beyond_chance
+from testbed.verdict.scaling import rests_on_compute_only
 from testbed.verdict.thresholds import (
     ALONE_WAIT_DEGRADED,
     BACKGROUND_BLOCKED_NOTED,
@@ -362,10 +363,9 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
                     f"{100 * ALONE_WAIT_DEGRADED:.0f} %): other programs had the cores, and the scaling factor is too "
                     "high; repeat the run when the machine is quieter",
                 )
-    # Where computing keeps a pace, a scaling factor says that it did without communication, too.
     others = facts.other_programs.get("compute_only")
-    unsure = results.scaling_factor is None or results.pace is None
-    if others and unsure and (graded := _graded(others.share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
+    rests = rests_on_compute_only(results.scaling_factor, results.pace)
+    if others and rests and (graded := _graded(others.share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
         took = f"{others.text} while the workers computed without communicating (limit {100 * graded.limit:.0f} %)"
         if graded.gravity == "invalid":
             yield Reason("note", f"{took}: there is no network efficiency, which compares with that time")

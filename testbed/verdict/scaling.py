@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from testbed.record.summary import PaceSummary
 from testbed.system.intervals import Floats
 from testbed.verdict.parts import worker_parts
 from testbed.verdict.thresholds import ALONE_ITERATIONS, CONTENTION_TOLERANCE, OVERRUN_TOLERANCE
@@ -62,6 +63,12 @@ def scaling(iterations: pl.DataFrame, *, num_workers: int, dilation: float, iter
     missing = _missing(workers, worst, contention)
     factor = alone_s / iteration_s if alone_s is not None and missing is None else None
     return Scaling(workers, alone_s, contention, factor, missing)
+
+
+def rests_on_compute_only(factor: float | None, pace: PaceSummary | None) -> bool:
+    """Whether what a run says of the network's cost rests on the time in which all workers computed at once: where
+    computing keeps a pace, a scaling factor says that it did without communication, too."""
+    return factor is None or pace is None
 
 
 def _missing(workers: Mapping[int, Alone], worst: int | None, contention: float | None) -> str | None:

@@ -15,7 +15,6 @@ from testbed.record.summary import (
     CompressionSummary,
     LinkSummary,
     LossValues,
-    MachineSummary,
     PredictionSummary,
     Quantiles,
     Results,
@@ -31,7 +30,7 @@ from testbed.verdict.judge import judge
 from testbed.verdict.machine import machine_summary
 from testbed.verdict.pace import pace_summary
 from testbed.verdict.parts import by_rounds, per_iteration
-from testbed.verdict.scaling import compute_only_time_s, scaling
+from testbed.verdict.scaling import compute_only_time_s, rests_on_compute_only, scaling
 from testbed.verdict.stages import stages_summary, storage_summary
 from testbed.verdict.stragglers import worker_summaries
 from testbed.verdict.thresholds import OTHER_LOAD_INVALID, RUN_QUEUE_DEGRADED
@@ -58,7 +57,7 @@ def measure(facts: Facts) -> Results:
     )
     pace = pace_summary(facts.iterations, dilation=facts.dilation)
     found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=mean_s)
-    if (found.factor is None or pace is None) and _others_share(facts, "compute_only") > OTHER_LOAD_INVALID:
+    if rests_on_compute_only(found.factor, pace) and (_others_share(facts, "compute_only") or 0.0) > OTHER_LOAD_INVALID:
         without_s = None
     digests = set(facts.parameters_sha256)
     begun_s = facts.window[0] if facts.window else 0.0
@@ -97,7 +96,9 @@ def measure(facts: Facts) -> Results:
         links=_links(facts, withheld=withheld is not None),
         background=list(facts.background),
         aggregators=list(facts.aggregators),
-        machine=_machine(facts),
+        machine=machine_summary(
+            facts.machine, facts.window, busy(facts), others_share=_others_share(facts, "measured")
+        ),
         allreduce=allreduce,
         waiting=waiting,
         prediction=_prediction(facts.predicted, mean_s, allreduce),
@@ -117,15 +118,10 @@ def measure(facts: Facts) -> Results:
     )
 
 
-def _others_share(facts: Facts, phase: str) -> float:
-    """Of the cores, by programs beside the run; 0 where that is not known."""
+def _others_share(facts: Facts, phase: str) -> float | None:
+    """Of the cores, by programs beside the run; None where that is not known."""
     others = facts.other_programs.get(phase)
-    return 0.0 if others is None else others.share
-
-
-def _machine(facts: Facts) -> MachineSummary | None:
-    share = _others_share(facts, "measured") if "measured" in facts.other_programs else None
-    return machine_summary(facts.machine, facts.window, busy(facts), others_share=share)
+    return None if others is None else others.share
 
 
 def quantiles(values: Floats) -> Quantiles:
