@@ -115,14 +115,15 @@ class Deployment:
     def check(self) -> None:
         """Raise RunFailedError if the agent of a machine, a process that holds a node's namespaces, a delay daemon, the
         relay, or an end of a background flow has ended, or a worker that needed more memory than the spec gives it."""
+        # Effects before causes: an agent takes its holders along, and may be killed between one look and the other.
+        ended = [(node, pid) for node, pid in self.holders.items() if network_namespace(pid) is None]
         if self.machines is not None:
             self.machines.check()
-        for node, pid in self.holders.items():
-            if network_namespace(pid) is None:
-                raise RunFailedError(
-                    f"the process that held the network namespace of {node} (pid {pid}) has ended: somebody killed it, "
-                    "and nothing in there can be watched or measured any more"
-                )
+        for node, pid in ended:
+            raise RunFailedError(
+                f"the process that held the network namespace of {node} (pid {pid}) has ended: somebody killed it, "
+                "and nothing in there can be watched or measured any more"
+            )
         for name in self.out_of_memory():
             raise RunFailedError(
                 f"hosts.{name}.memory: the kernel ended {name}, which needed more than it was given: give it more, or "

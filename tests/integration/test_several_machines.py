@@ -187,6 +187,25 @@ def _lives(pid: int) -> bool:
     return network_namespace(pid) is not None
 
 
+def test_an_agent_killed_during_a_check_is_named_before_what_it_took_along(
+    underlay: Underlay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with deployed(plan_over(underlay), tmp_path) as deployment:
+        assert deployment.machines is not None
+        (agent,) = (pid for name, pid in deployment.machines.processes.items() if name == "machine m1")
+        deployment.check()
+
+        def killed_while_looking(pid: int) -> str | None:
+            if pid == deployment.holders["w1"]:
+                os.kill(agent, signal.SIGKILL)
+                wait_until(lambda: network_namespace(pid) is None, "the agent takes the holder along")
+            return network_namespace(pid)
+
+        monkeypatch.setattr("testbed.deployment.deployment.network_namespace", killed_while_looking)
+        with pytest.raises(RunFailedError, match=rf"the agent of machine m1 \(pid {agent}\) has ended.*\(w1\)"):
+            deployment.check()
+
+
 def test_two_runs_at_once_have_links_of_their_own(underlay: Underlay, tmp_path: Path) -> None:
     plan = plan_over(underlay)
     with deployed(plan, tmp_path / "a") as first, deployed(plan, tmp_path / "b") as second:
