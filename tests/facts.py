@@ -21,6 +21,8 @@ PREDICTION = Prediction(
     predicted_s=3.2,
     fitted_at=None,
     goodput_bps=8000.0,
+    latency_s=0.0,
+    aggregation_bps=1e8,
     bottleneck=None,
 )
 LINK = LinkFacts(

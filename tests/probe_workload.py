@@ -98,6 +98,8 @@ def _until(condition: Callable[[], bool]) -> None:
 def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerControl) -> None:
     if probe.action == "raise":
         raise ValueError("the probe raises as configured")
+    if probe.action == "lose_all":
+        _lose_a_peer_in_a_callback()
     if probe.action == "be_missed_by_gloo":
         _await_complaint()
         raise ValueError("the probe raises as configured\nand to say a lot about it")
@@ -116,6 +118,19 @@ def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
     if probe.action == "report":
         control.report(messages.Event(result=messages.Result(json='{"x": 1}')))
         control.report(messages.Event(finished=messages.Finished(parameters_sha256="abc")))
+
+
+def _lose_a_peer_in_a_callback() -> None:
+    """As a hook of DistributedDataParallel finds it: torch wraps the error in one of its own, of many lines."""
+    import torch
+
+    def finish(_: object) -> None:
+        raise PeerLostError(0, "connection reset")
+
+    arrived: torch.futures.Future[int] = torch.futures.Future()
+    finished = arrived.then(finish)
+    arrived.set_result(1)
+    finished.wait()
 
 
 def configurations(

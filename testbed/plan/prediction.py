@@ -51,6 +51,11 @@ class Prediction:
     """One exchange after the other, the first of them on links that were idle."""
     goodput_bps: float
     """Of the slowest direction of a worker's or server's link that carries anything."""
+    latency_s: float
+    """One way of an empty packet on the slowest path that carries anything; where an aggregator adds, the one to it."""
+    aggregation_bps: float
+    """At which a worker's chunks follow each other to an aggregator: the slowest link's rate, or where the direction
+    between two switches that is `bottleneck` carries those of several workers, what it leaves each."""
     bottleneck: str | None
     """The direction between two switches, `s0 -> s1`, that needs more time for its bytes than workers' and servers'
     links do: it decides `predicted_s`, and `schedule_bound_s` where its bytes are certain."""
@@ -189,6 +194,8 @@ def predict(
             schedule_bound_s=least_s,
             predicted_s=alone_s,
             goodput_bps=goodput_bps,
+            latency_s=latency_s,
+            aggregation_bps=goodput_bps / fraction,
             bottleneck=None,
             fitted_at=costs.fitted_at,
         )
@@ -200,20 +207,20 @@ def predict(
         costs=costs,
         delays_s=delays_s,
     )
-    rate_bps = goodput_bps / fraction
-
-    @cache
-    def lasts_s(exchange: Exchange, quiet_s: float) -> float:
-        return exchanged_alone(
-            collective, world, exchange, links, costs, latency_s=latency_s, rate_bps=rate_bps, quiet_s=quiet_s
-        ).end_s
-
-    modelled_s = sum(lasts_s(exchange, 0.0 if number else IDLE_S) for number, exchange in enumerate(exchanges))
-    estimate_s = {direction.name: _any_s(direction, ends, exchanges, fraction) for direction in used}
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
     alone_s = max((direction.balanced_s for direction in alone), default=0.0)
     decides = busiest is not None and busiest.balanced_s > alone_s
     busiest_s = busiest.balanced_s if busiest is not None else 0.0
+    aggregation_bps = goodput_bps / fraction * (alone_s / busiest_s if decides and alone_s else 1.0)
+
+    @cache
+    def lasts_s(exchange: Exchange, quiet_s: float) -> float:
+        return exchanged_alone(
+            collective, world, exchange, links, costs, latency_s=latency_s, rate_bps=aggregation_bps, quiet_s=quiet_s
+        ).end_s
+
+    modelled_s = sum(lasts_s(exchange, 0.0 if number else IDLE_S) for number, exchange in enumerate(exchanges))
+    estimate_s = {direction.name: _any_s(direction, ends, exchanges, fraction) for direction in used}
     return Prediction(
         gradient_bytes=sum(buckets) * GRADIENT_ELEMENT_BYTES,
         payload_bytes=sum(exchange.payload_bytes(experiment.workers) for exchange in exchanges),
@@ -221,6 +228,8 @@ def predict(
         schedule_bound_s=schedule_bound_s(used, trunks, estimate_s),
         predicted_s=max(modelled_s, busiest_s),
         goodput_bps=goodput_bps,
+        latency_s=latency_s,
+        aggregation_bps=aggregation_bps,
         bottleneck=busiest.name if busiest is not None and decides else None,
         fitted_at=costs.fitted_at,
     )

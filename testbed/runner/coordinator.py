@@ -33,6 +33,8 @@ _STOP_GRACE_S: Final = 2.0
 _CONSEQUENCES: Final = ("PeerLostError", "PeerTimeoutError", "/gloo/gloo/", "mpirun has ended the job")
 """What the error of a worker says that has lost another one: our errors, wrapped or not, gloo's, which have no type of
 their own but name the source file, and that of a rank of MPI."""
+_WRAPPED: Final = "RuntimeError: Got the following error when running the callback: "
+"""What torch puts before an error that a future's callback has raised."""
 
 
 class Listener:
@@ -262,8 +264,10 @@ class Coordinator:
             self._listener.on_failure(event.rank, event.failure)
             consequence = any(mark in event.failure.error for mark in _CONSEQUENCES)
             # The traceback ends with all of it; DistributedDataParallel's errors go on for many lines.
-            first_line = event.failure.error.partition("\n")[0].rstrip(": ")
-            self._fail(worker, 3 if consequence else 1, f"raised {first_line}", event.failure.traceback)
+            first_line = event.failure.error.removeprefix(_WRAPPED).partition("\n")[0].rstrip(": ")
+            # Where a worker has waited for another says nothing about why that is gone; its log has the traceback.
+            details = "" if consequence else event.failure.traceback
+            self._fail(worker, 3 if consequence else 1, f"raised {first_line}", details)
 
     def _judge(self, worker: _Worker, status: int | None) -> None:
         """A worker that ended too early, or says nothing any more, has failed."""

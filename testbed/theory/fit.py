@@ -55,7 +55,6 @@ class Measured(NamedTuple):
         plan = self.plan
         experiment = plan.experiment
         costs = costs.of_channel(experiment.channel.kind)
-        fraction = experiment.channel.goodput_fraction(experiment.mtu)
         links = plan_links(plan.directions, plan.paths, plan.participants, experiment=experiment, costs=costs)
         return exchanged_alone(
             plan.collective,
@@ -63,8 +62,8 @@ class Measured(NamedTuple):
             self.exchange,
             links,
             costs,
-            latency_s=plan.propagation_s,
-            rate_bps=plan.prediction.goodput_bps / fraction,
+            latency_s=plan.prediction.latency_s,
+            rate_bps=plan.prediction.aggregation_bps,
             quiet_s=IDLE_S,
         ).end_s
 

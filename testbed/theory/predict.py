@@ -309,8 +309,8 @@ class _Predictor:
                     exchange,
                     self._links,
                     plan.costs,
-                    latency_s=plan.propagation_s,
-                    rate_bps=self._rate_bps,
+                    latency_s=plan.prediction.latency_s,
+                    rate_bps=plan.prediction.aggregation_bps,
                     quiet_s=quiet_s,
                     connections=connections,
                 )
@@ -368,7 +368,8 @@ class _Predictor:
             replace(each, requested=each.requested.model_copy(update={"delay_s": 0.0}))
             for each in self._plan.directions
         )
-        plan = replace(self._plan, directions=near, propagation_s=0.0)
+        prediction = replace(self._plan.prediction, latency_s=0.0)
+        plan = replace(self._plan, directions=near, propagation_s=0.0, prediction=prediction)
         return self.whole_s(exchange) - _Predictor(plan).whole_s(exchange)
 
     def _models(self, time_s: float) -> dict[str, float | None]:

@@ -195,7 +195,7 @@ def test_an_agent_killed_during_a_check_is_named_before_what_it_took_along(
         (agent,) = (pid for name, pid in deployment.machines.processes.items() if name == "machine m1")
         deployment.check()
 
-        def killed_while_looking(pid: int) -> str | None:
+        def killed_while_looking(pid: int) -> int | None:
             if pid == deployment.holders["w1"]:
                 os.kill(agent, signal.SIGKILL)
                 wait_until(lambda: network_namespace(pid) is None, "the agent takes the holder along")

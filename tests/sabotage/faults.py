@@ -133,10 +133,8 @@ def frozen(victim: Victim, draw: random.Random) -> None:
 
 
 def starved_of_memory(victim: Victim, _: random.Random) -> None:
-    """Less memory than w1 already has, and what it has goes with it."""
-    with _group("memory", victim.pid_of("w1")) as group:
-        (group / "memory.move_charge_at_immigrate").write_text("3")
-        (group / "memory.limit_in_bytes").write_text("4M")
+    """No memory any more for w1 beyond what it has: the next page that it needs is one too many."""
+    with _group("memory", victim.pid_of("w1"), memory__limit_in_bytes="0"):
         victim.process.wait(30)
 
 

@@ -278,6 +278,8 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
             predicted_s=bound_s * 1.004,
             fitted_at=None,
             goodput_bps=scenario.rate_bps / FRAMES_PER_BYTE,
+            latency_s=0.0,
+            aggregation_bps=1e8,
             bottleneck=None,
         ),
         uss_bytes=[38_000_000] * scenario.num_workers,

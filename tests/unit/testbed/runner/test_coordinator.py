@@ -155,6 +155,15 @@ def test_a_worker_that_is_killed_is_the_cause_even_if_its_peers_complain_first(
     assert "also: worker 0 on w0 raised PeerLostError: rank 1 is lost: connection reset" in message
 
 
+def test_a_worker_that_has_lost_its_peers_fails_in_one_line_without_a_traceback(
+    directory: Path, make_configurations: Configure
+) -> None:
+    message = Bench(directory, make_configurations(2, "r", action="lose_all", actor=1)).failure()
+    first, *others = message.splitlines()
+    assert first == "worker 1 on w1 raised PeerLostError: rank 0 is lost: connection reset"
+    assert all(line.startswith("still running: worker 0 on w0") for line in others), message
+
+
 def test_what_gloo_says_of_a_lost_peer_is_a_consequence_too_and_reported_in_one_line(
     directory: Path, make_configurations: Configure
 ) -> None:

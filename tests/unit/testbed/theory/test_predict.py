@@ -147,6 +147,27 @@ def test_a_runs_prediction_is_that_of_the_command() -> None:
     assert run_prediction(**keys).iteration_time_s == predicted(**keys).iteration_time_s
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"collective": {"kind": "in_network", "num_slots": 8}, "link": {"rate": "100mbit", "delay": "5ms"}},
+        *(
+            {"collective": {"kind": "in_network", "at": at}, "topology": {"kind": "leaf_spine", "oversubscription": 4}}
+            for at in ("leaf", "spine", "tree")
+        ),
+        {"collective": "in_network", "topology": {"kind": "dumbbell", "bottleneck": 0.5}},
+    ],
+    ids=["pool", "leaf", "spine", "tree", "dumbbell"],
+)
+def test_an_iteration_has_the_plan_s_exchanges_in_it(keys: dict[str, Any]) -> None:
+    """What an aggregating switch waits for, slots and links between switches, is in the iteration as in the exchange:
+    half a delay and a trunk were missing there."""
+    plan = make_plan(validate({"name": "x", "workers": 4, "fusion": "none", "workload": WORKLOAD, **keys}))
+    found = predict_iteration(plan)
+    assert found.communication_s == pytest.approx(plan.prediction.predicted_s, rel=0.01)
+    assert found.iteration_time_s == pytest.approx(0.3 + plan.prediction.predicted_s, rel=0.01)
+
+
 def test_a_run_without_a_prediction_says_why() -> None:
     real = run_prediction(workload={"kind": "training"})
     assert real.iteration_time_s is None
