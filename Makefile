@@ -10,7 +10,7 @@ ONE_BY_ONE := $(BIN)/python -m pytest -q
 # 20 s without and 10 s with, in each process that does not know by its marks what it leaves out (tests/selection.py).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-tests demo test test-slow test-live check format bench docs test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples test-ray check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test test-slow test-live check format bench bench-sweeps docs test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples test-ray check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -50,6 +50,10 @@ format: setup ## format, and fix what ruff can
 bench: setup ## measure against gloo and theory: bench.json and a table (root, about 30 minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root for network namespaces: run 'sudo make bench'" >&2; exit 3; }
 	@$(BIN)/testbed bench all --output bench.json
+
+bench-sweeps: setup ## run every sweep of the package as it is: minutes, and whether all runs are valid (root, ONLY=names; more than an hour)
+	@[ "$$(id -u)" = 0 ] || { echo "make bench-sweeps needs root for network namespaces: run 'sudo make bench-sweeps'" >&2; exit 3; }
+	@$(BIN)/testbed bench sweeps --only "$(ONLY)"
 
 test-torch: setup ## run torch's own distributed tests on gloo and testbed side by side, at world sizes 2 and 4 (minutes)
 	@$(BIN)/python -m tests.torch_suite

@@ -80,15 +80,22 @@ def measure_rate(
     window_s: float | None = None,
     stopping: threading.Event | None = None,
 ) -> tuple[float, str]:
-    """TCP goodput in bit/s at the receiver over the window, after slow start, and the congestion control used.
+    """TCP goodput in bit/s at the receiver over the window, after slow start, and the congestion control used; where
+    packets are lost or overtake each other, the payload that arrives, in whatever order.
 
     Raises CalibrationError when `stopping` is set meanwhile: a window on a slow link is many seconds long.
     """
     window_s = window_s or max(MIN_WINDOW_S, MIN_WINDOW_BYTES * 8 / direction.rate_bps)
     warm_up_s = WARM_UP_S + _slow_start_s(direction)
     with streaming(deployment, [flow_of(direction)], timeout_s=warm_up_s + window_s + 10) as (stream,):
-        congestion = stream.congestion
-        return receive_rate_bps(stream.taken, warm_up_s=warm_up_s, window_s=window_s, stopping=stopping), congestion
+        rate_bps = receive_rate_bps(
+            stream.taken,
+            warm_up_s=warm_up_s,
+            window_s=window_s,
+            segment_bytes=stream.segment_bytes if direction.requested.draws else None,
+            stopping=stopping,
+        )
+        return rate_bps, stream.congestion
 
 
 def flow_of(direction: Direction) -> Flow:

@@ -18,6 +18,7 @@ from typing import Final
 from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
 from testbed.system.kernel import realtime
+from transports.channels.tcp_info import read_tcp_info
 
 MAX_SUPERFRAME_BYTES: Final = 65_536
 WARM_UP_S: Final = 0.1
@@ -41,6 +42,11 @@ class Stream:
 
     taken: socket.socket
     out: socket.socket
+
+    @property
+    def segment_bytes(self) -> int:
+        """What a segment of it carries."""
+        return self.out.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
     @property
     def congestion(self) -> str:
@@ -97,25 +103,39 @@ def _pump(out: socket.socket, descriptor: int, stop: threading.Event) -> None:
 
 
 def receive_rate_bps(
-    taken: socket.socket, *, warm_up_s: float, window_s: float, stopping: threading.Event | None = None
+    taken: socket.socket,
+    *,
+    warm_up_s: float,
+    window_s: float,
+    segment_bytes: int | None = None,
+    stopping: threading.Event | None = None,
 ) -> float:
     """Payload over time between two arrivals, counting what arrived with the first but not with the last.
 
     HTB lets a whole super-frame go and then waits for as long as it takes at the rate, so the time from one arrival to
-    the next belongs to the earlier one; at 10 Mbit/s one super-frame more or less is several percent. Raises
-    CalibrationError when the stream dries up, or `stopping` is set meanwhile.
+    the next belongs to the earlier one; at 10 Mbit/s one super-frame more or less is several percent.
+
+    Where packets are lost or change their order, give `segment_bytes`, what a segment carries: segments are counted
+    then, in whatever order they come and those that come twice. Behind a gap data waits in the kernel, and all of it,
+    which may have arrived before the window, is received at once.
+
+    Raises CalibrationError when the stream dries up, or `stopping` is set meanwhile.
     """
     with realtime():
-        return _receive_rate_bps(taken, warm_up_s, window_s, stopping)
+        return _receive_rate_bps(taken, warm_up_s, window_s, segment_bytes, stopping)
 
 
 def _receive_rate_bps(
-    taken: socket.socket, warm_up_s: float, window_s: float, stopping: threading.Event | None
+    taken: socket.socket,
+    warm_up_s: float,
+    window_s: float,
+    segment_bytes: int | None,
+    stopping: threading.Event | None,
 ) -> float:
     buffer = bytearray(_BLOCK_BYTES)
     begun_s = time.monotonic()
     first_s: float | None = None
-    received = 0
+    received, num_before = 0, 0
     while True:
         try:
             count = taken.recv_into(buffer, _BLOCK_BYTES, socket.MSG_TRUNC)
@@ -132,7 +152,10 @@ def _receive_rate_bps(
             if now_s - begun_s < warm_up_s or late:
                 continue
             first_s = now_s
+            num_before = read_tcp_info(taken).data_segments_in
         elif now_s - first_s >= window_s:
+            if segment_bytes is not None:
+                received = segment_bytes * (read_tcp_info(taken).data_segments_in - num_before)
             return received * 8 / (now_s - first_s)
         received += count
 

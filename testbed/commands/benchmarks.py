@@ -225,6 +225,25 @@ def bench_predictions(
     _bench_targets(benchmarks(), only, as_json=as_json)
 
 
+@commands.command("sweeps", epilog=EPILOG, short_help="The sweeps of the package: minutes, and runs that are valid.")
+def bench_sweeps(
+    only: Annotated[str, typer.Option(help="Only these, by their names as `testbed examples` lists them.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run every sweep that comes with the package as it is, and hold it to ten minutes and to runs that are all valid.
+
+    Each has three runs of each point, in turns, of at least 15 measured iterations. All take more than an hour, and
+    need a machine that does nothing else.
+
+    Example: testbed bench sweeps --only link_speed,workers
+    """
+    from testbed.benchmarks.sweeps import benchmarks
+
+    set_up_logging(verbose)
+    _bench_targets(benchmarks(), only, as_json=as_json)
+
+
 def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> None:
     from testbed.benchmarks.targets import Journal, chosen, render_targets
     from testbed.machine.doctor import require_root

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from testbed.calibration.cache import Mode
-from testbed.calibration.calibrate import calibrate, delays_of, flow_of, rate_of
+from testbed.calibration.calibrate import calibrate, delays_of, flow_of, measure_rate, rate_of
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.streams import receive_rate_bps, streaming
 from testbed.deployment.deployment import Deployment, deploy
@@ -275,6 +275,17 @@ def test_a_round_trip_takes_at_least_the_sum_of_the_delays_on_its_path(tmp_path:
             sockets[1].sendto(b"back", sockets[0].getsockname())
             sockets[0].recv(64)
             assert time.monotonic() - begun_s >= 4 * 2e-3
+
+
+def test_a_link_that_loses_packets_is_not_taken_for_a_faster_one(tmp_path: Path) -> None:
+    """What waits behind a gap comes out of the socket at once when the gap is closed: a window that began meanwhile had
+    2 % more in it than the link carries."""
+    keys = {"link": {"rate": "20mbit", "delay": "5ms", "loss": "1%"}, "packet_mode": "mtu"}
+    with deployed(tmp_path, plan_here, channel={"kind": "tcp", "congestion": "bbr"}, **keys) as deployment:
+        for direction in [*deployment.plan.directions] * 3:
+            goodput_bps, congestion = measure_rate(deployment, direction)
+            assert congestion == "bbr"
+            assert 0.9 <= goodput_bps / (direction.rate_bps * goodput_fraction()) <= 1.01
 
 
 def test_loss_is_of_packets_and_the_same_for_the_same_seed(tmp_path: Path) -> None:

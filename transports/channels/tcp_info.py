@@ -13,7 +13,8 @@ SELECTIVE_ACKNOWLEDGEMENT_BYTES: Final = 4 + 2 * 8
 # Offsets, stable since the fields were added (4.2, 4.6, 4.19, 5.4).
 _SEGMENTS_OUT: Final = struct.Struct("=I")
 _SEGMENTS_OUT_OFFSET: Final = 136
-_DATA_SEGMENTS_OUT_OFFSET: Final = 156
+_DATA_SEGMENTS: Final = struct.Struct("=II")
+_DATA_SEGMENTS_OFFSET: Final = 152
 _BYTES: Final = struct.Struct("=QQ")
 _BYTES_SENT_OFFSET: Final = 200
 _LEAST_BYTES: Final = 216
@@ -28,6 +29,8 @@ class TcpInfo:
     segments_out: int
     """All segments, those without data too."""
     data_segments_out: int
+    data_segments_in: int
+    """In whatever order, and what came twice, too."""
     bytes_sent: int
     """Payload, retransmissions included."""
     bytes_retransmitted: int
@@ -51,11 +54,12 @@ def parse_tcp_info(data: bytes) -> TcpInfo | None:
     if len(data) >= _READ_BYTES:
         (out_of_order,) = _SEGMENTS_OUT.unpack_from(data, _OUT_OF_ORDER_OFFSET)
     (segments_out,) = _SEGMENTS_OUT.unpack_from(data, _SEGMENTS_OUT_OFFSET)
-    (data_segments_out,) = _SEGMENTS_OUT.unpack_from(data, _DATA_SEGMENTS_OUT_OFFSET)
+    data_segments_in, data_segments_out = _DATA_SEGMENTS.unpack_from(data, _DATA_SEGMENTS_OFFSET)
     bytes_sent, bytes_retransmitted = _BYTES.unpack_from(data, _BYTES_SENT_OFFSET)
     return TcpInfo(
         segments_out=segments_out,
         data_segments_out=data_segments_out,
+        data_segments_in=data_segments_in,
         bytes_sent=bytes_sent,
         bytes_retransmitted=bytes_retransmitted,
         out_of_order_segments_in=out_of_order,

@@ -31,8 +31,13 @@ def counters(**values: int) -> TrafficCounters:
 def snapshot(plan: Plan, times: int) -> Snapshot:
     """After so many units of traffic: 100 segments of TCP, 10 packets of UDP of which 1 is lost and 1 is late."""
     there = (plan.worker_port(1).address, 5201)
-    info = TcpInfo(segments_out=101 * times, data_segments_out=100 * times, bytes_sent=144800 * times,
-                   bytes_retransmitted=0)  # fmt: skip
+    info = TcpInfo(
+        segments_out=101 * times,
+        data_segments_out=100 * times,
+        data_segments_in=0,
+        bytes_sent=144800 * times,
+        bytes_retransmitted=0,
+    )
     own = (plan.worker_port(0).address, 40000)
     training = Connection(local=own, remote=(there[0], 40001), counted=info)
     # Only what these functions read: the rest of a snapshot is others' to test.
