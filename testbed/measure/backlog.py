@@ -8,6 +8,7 @@ link.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -72,7 +73,7 @@ class BacklogProber:
         self._granule_bytes = granule_bytes
         self._limit_s = limit_s
         self._probed_s: dict[tuple[str, str], float] = {}
-        self._num_probes = 0
+        self._num_attempts: Counter[tuple[str, str]] = Counter()
 
     def probe(
         self,
@@ -80,12 +81,20 @@ class BacklogProber:
         read: Callable[[tuple[str, str]], Reading],
         sleep: Callable[[float], object] = time.sleep,
     ) -> BacklogProbe | None:
-        """One of the candidates (link and sending node); None if none of them surely has a backlog for long enough."""
-        if candidates:
-            self._num_probes += 1
-            sleep(self._limit_s / 2 * (self._num_probes * START_STRIDE % 1))
-        length_s = self._limit_s / 2 * (1 + self._num_probes * LENGTH_STRIDE % 1)
+        """One of the candidates (link and sending node); None if none of them surely has a backlog for long enough.
+
+        Each attempt begins after a wait of its own. What a failed one waited for, a queue to run empty, is in step with
+        the super-frames of the link before it: straight after it, all probes of that link began just before one left,
+        and a link at its rate was seen at 112 % of it.
+        """
+        waited_s = 0.0
         for key in sorted(candidates, key=lambda key: self._probed_s.get(key, 0.0)):
+            if waited_s > self._limit_s / 2:
+                break
+            self._num_attempts[key] += 1
+            wait_s = self._limit_s / 2 * (self._num_attempts[key] * START_STRIDE % 1)
+            sleep(wait_s)
+            length_s = self._limit_s / 2 * (1 + self._num_attempts[key] * LENGTH_STRIDE % 1)
             first = read(key)
             self._probed_s[key] = first.at_s
             last = self._chain(key, first, first.at_s + length_s, read, sleep)
@@ -100,6 +109,7 @@ class BacklogProber:
                     sent_bytes=last.class_bytes - first.class_bytes,
                     due_bytes=due_bytes,
                 )
+            waited_s += wait_s + last.at_s - first.at_s
         return None
 
     def _chain(

@@ -94,6 +94,37 @@ def test_a_rhythm_of_link_and_probes_gives_no_bias() -> None:
     assert total == pytest.approx(due, rel=0.005)
 
 
+def test_a_probe_that_failed_gives_the_next_one_no_bias() -> None:
+    """Super-frames of a host leave every 13.1 ms; the port behind it drains each at the same rate, just in time."""
+    granule, rate_bps = 82_000, 50e6
+    period_s = granule * 8 / rate_bps
+    host, port = ("h0-s0", "h0"), ("h1-s0", "s0")
+    now_s, sent, due = 0.0, 0.0, 0.0
+
+    def sleep(time_s: float) -> None:
+        nonlocal now_s
+        now_s += time_s
+
+    def read(key: tuple[str, str]) -> Reading:
+        num_sent, since_s = int(now_s / period_s), now_s % period_s
+        port_bytes = max(0, granule - int(since_s * rate_bps / 8) - 100)
+        return Reading(
+            at_s=now_s,
+            rate_bps=rate_bps,
+            class_bytes=granule * num_sent if key == host else granule * num_sent - port_bytes,
+            backlog_bytes=7 * granule if key == host else port_bytes,
+        )
+
+    taken, num_probes = prober(65_000), 0
+    for tick in range(400):
+        now_s = max(now_s, tick * 0.1)
+        probe = taken.probe([port, host], read, sleep)
+        if probe is not None and probe.node == "h0":
+            sent, due, num_probes = sent + probe.sent_bytes, due + probe.due_bytes, num_probes + 1
+    assert num_probes >= 100
+    assert sent == pytest.approx(due, rel=0.025), "three standard deviations of chance; 18 % without a wait of its own"
+
+
 def test_a_late_reading_or_a_changed_rate_ends_the_chain() -> None:
     before = Reading(at_s=1.0, rate_bps=RATE_BPS, class_bytes=0, backlog_bytes=125_000)  # 10 ms
     on_time = Reading(at_s=1.009, rate_bps=RATE_BPS, class_bytes=100_000, backlog_bytes=0)
