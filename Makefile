@@ -76,9 +76,9 @@ docs: setup ## make the documentation as a site, build/docs/index.html: pages, s
 test-properties: setup ## the properties of all tests without root on new random examples, where `make test` repeats the same ones (minutes)
 	@$(UNPRIVILEGED) -m "hypothesis and not privileged" --hypothesis-profile=exploring
 
-test-crashes: setup ## kill -9 fifty processes of running experiments at random moments, clean, look for leftovers (root, minutes)
+test-crashes: setup ## kill -9 fifty processes of running experiments at random moments, clean, look for leftovers (root, KILLS=number, minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-crashes needs root for network namespaces: run 'sudo make test-crashes'" >&2; exit 3; }
-	@$(BIN)/python -m pytest -q tests/crashes
+	@KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/crashes
 
 check-papers: setup ## the models against the public logs of the papers, in a folder of yours (DATA=folder; docs/papers.md)
 	@PAPERS_DATA="$(DATA)" $(BIN)/python -m pytest -q tests/papers

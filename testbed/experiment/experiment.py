@@ -177,6 +177,10 @@ class Experiment(BaseModel):
     """The factor by which time is stretched, so that fast links fit a slow machine: rates are divided by it, every
     duration is multiplied, and every result is given as if nothing were. `auto`: the smallest whole one with which this
     machine carries the links at half of its power (`testbed doctor` measures that)."""
+    host_cost: Literal["faster", "real"] = "faster"
+    """What hosts spend on messages under a dilation k. `faster`: k times less in virtual time, as if hosts were that
+    much faster, so that only the network decides. `real`: as much as on this machine with a core for each worker
+    (`hosts.*.cpu` names other numbers): workers may use 1/k of that CPU time."""
     timeout_s: Time = Field(30.0, alias="timeout", ge=1, le=3600)
     """A peer that says nothing for this long is lost; virtual seconds, as all times of the run."""
     metrics: Metrics = Field(default_factory=lambda: Metrics.model_validate({}))
@@ -227,10 +231,10 @@ class Experiment(BaseModel):
                 "short; allowed: a channel of TCP, udp, or dilation: 1"
             )
         found += [
-            f"hosts.{name}.cpu: cores are counted by what they do in real time; leave it out, or say dilation: 1 (a "
-            "`slowdown` can be dilated)"
+            f"hosts.{name}.cpu: cores are counted by what they do in real time; leave it out, say host_cost: real, or "
+            "dilation: 1 (a `slowdown` can be dilated)"
             for name, host in self.hosts.items()
-            if host.cpu_cores is not None
+            if host.cpu_cores is not None and self.host_cost != "real"
         ]
         return found
 

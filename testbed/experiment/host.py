@@ -35,6 +35,11 @@ class Limits:
     memory_bytes: int | None = None
     """None: no limit."""
 
+    @property
+    def limits_cpu(self) -> bool:
+        """Whether its threads are meant to wait for cores."""
+        return self.cpu_cores is not None or bool(self.pinned_cores)
+
 
 MIN_MEMORY_BYTES: Final = 64 * 2**20
 """Little more than what a worker of the smallest model holds for itself."""
@@ -54,7 +59,7 @@ class HostSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     cpu_cores: float | None = Field(None, alias="cpu", ge=0.01, le=1024)
-    """The worker's quota of CPU time in cores: 0.5 is half a core."""
+    """The worker's quota of CPU time in cores: 0.5 is half a core. With `host_cost: real` of virtual time."""
     pinned_cores: tuple[int, ...] = Field((), alias="pin")
     """The cores it may run on; none named: all."""
     memory_bytes: Size | None = Field(None, alias="memory", ge=MIN_MEMORY_BYTES)
@@ -100,11 +105,6 @@ class HostSpec(BaseModel):
     def limits(self) -> Limits:
         """What control groups do."""
         return Limits(cpu_cores=self.cpu_cores, pinned_cores=self.pinned_cores, memory_bytes=self.memory_bytes)
-
-    @property
-    def limits_cpu(self) -> bool:
-        """Whether its threads are meant to wait for cores."""
-        return self.cpu_cores is not None or bool(self.pinned_cores)
 
 
 def traffic_hosts(hosts: Mapping[str, HostSpec], switches: Sequence[str]) -> dict[str, str]:

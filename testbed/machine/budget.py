@@ -30,6 +30,8 @@ DILATED_SHARE: Final = 0.35
 """Of what links alone can carry, what dilated ones are requested: workers copy, add and divide every byte on the same
 cores. With two cores and ResNet-50 on eight workers an all-reduce took 1.33 times its bound at 0.5, 1.06 times at 0.34
 and 0.26; on four, 1.22 times at 0.5 and 1.08 times at 0.33. Headers are 1.05 of that."""
+WORKERS_SHARE: Final = 0.7
+"""Of the cores, what workers with a quota may take all together: links, switches and the controller want the rest."""
 _FILE: Final = "budget.json"
 _TRIED: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
 
@@ -181,14 +183,28 @@ class _Demand(NamedTuple):
     """What it may take then."""
 
 
+def _workers_demand(plan: Plan, num_cores: int) -> _Demand | None:
+    """What `host_cost: real` asks for: all workers' quotas leave cores for links, switches and what watches them."""
+    if plan.experiment.host_cost != "real":
+        return None
+    virtual_cores = plan.quota_cores * plan.clock.dilation
+    return _Demand(
+        f"host_cost: real, {plan.experiment.workers} workers with {virtual_cores:g} cores",
+        math.ceil(virtual_cores / (WORKERS_SHARE * num_cores)),
+        f"{100 * WORKERS_SHARE:g} % of {num_cores} cores",
+    )
+
+
 def chosen_dilation(
     budget: Budget | None,
     packet_bytes: int,
     planned_at: Callable[[float], Plan],
     codecs: Callable[[Plan], CodecLoad | None],
+    *,
+    num_cores: int,
 ) -> tuple[float, str]:
     """What `dilation: auto` is on this machine, and why. `planned_at` plans the spec at a dilation, `codecs` measures
-    what compressing takes here, None where nothing does.
+    what compressing takes here, None where nothing does. `num_cores`: that the run may use.
 
     Raises MissingRequirementError where nobody has measured what the machine carries, or it carries too little even at
     the greatest dilation; SpecError where the spec can be planned at none.
@@ -213,6 +229,9 @@ def chosen_dilation(
     load = codecs(plan)
     if load is not None and load.least_dilation > demand.dilation:
         demand = _Demand(str(load), load.least_dilation, f"{100 * CODEC_SHARE:g} % of them")
+    workers = _workers_demand(plan, num_cores)
+    if workers is not None and workers.dilation > demand.dilation:
+        demand = workers
     if demand.dilation > MAX_DILATION:
         raise MissingRequirementError(
             f"dilation: {demand.what} would need time to run {demand.dilation} times slower, and more than "

@@ -5,6 +5,7 @@ Works without root: what needs root is then tried inside an unprivileged user na
 
 import functools
 import importlib.metadata
+import math
 import os
 import shutil
 import socket
@@ -153,7 +154,9 @@ def plan_in_theory(experiment: Experiment) -> Plan:
     if undilatable := experiment.undilatable():  # requested, even where this machine would need none
         raise SpecError("\n".join(undilatable))
     codecs = partial(codec_load, num_cores=num_cores)
-    return planned_at(*chosen_dilation(known_budget(), experiment.packet_bytes, planned_at, codecs))
+    return planned_at(
+        *chosen_dilation(known_budget(), experiment.packet_bytes, planned_at, codecs, num_cores=num_cores)
+    )
 
 
 def plan_here(experiment: Experiment) -> Plan:
@@ -165,9 +168,20 @@ def plan_here(experiment: Experiment) -> Plan:
     plan = plan_in_theory(experiment)
     if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(missing))
+    if plan.experiment.host_cost == "real" and plan.quota_cores > len(os.sched_getaffinity(0)):
+        raise SpecError(_too_few_cores(plan))
     if missing := _missing_for_transports(plan):
         raise MissingRequirementError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
     return plan
+
+
+def _too_few_cores(plan: Plan) -> str:
+    num_cores, dilation = len(os.sched_getaffinity(0)), plan.clock.dilation
+    return (
+        f"host_cost: real gives {plan.experiment.workers} workers {plan.quota_cores:g} cores at dilation {dilation:g}, "
+        f"and this machine has {num_cores}; allowed: dilation: {math.ceil(dilation * plan.quota_cores / num_cores)} or "
+        "more, or auto, smaller hosts.*.cpu, or host_cost: faster"
+    )
 
 
 def congestion_controls() -> list[str]:
@@ -524,8 +538,8 @@ def require(plan: Plan) -> None:
     controllers = available_controllers()
     missing += [
         f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {fix(name)}"
-        for worker, host in plan.hosts.items()
-        for name in needed_controllers(host.limits)
+        for worker, limits in ((f"w{rank}", plan.limits(rank)) for rank in range(plan.experiment.workers))
+        for name in needed_controllers(limits)
         if controllers[name] is None
     ]
     if plan.needs_multipath and not has_sysctl("net.ipv4.fib_multipath_hash_fields"):

@@ -14,7 +14,7 @@ from testbed.experiment.clock import SCALE_INVARIANT, TCP_RTO_MIN_S, Clock
 from testbed.experiment.delay_backends.base import DelayStage, delay_backends
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
-from testbed.experiment.host import HostSpec, resolve_hosts
+from testbed.experiment.host import HostSpec, Limits, resolve_hosts
 from testbed.experiment.link import AUTO, MAX_RATE_BPS, MIN_RATE_BPS, BackendName, LinkSpec
 from testbed.experiment.storage.base import STORAGE_ENTRY, STORAGE_NODE
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
@@ -80,7 +80,8 @@ class Plan:
     """What workers would send to each other in one iteration without compression, on the wire."""
     prediction: Prediction
     costs: Costs
-    """What the prediction takes hosts to add to links: the machine's, which in virtual time is k times faster."""
+    """What the prediction takes hosts to add to links: the machine's, which in virtual time is k times faster, or is
+    not with `host_cost: real`."""
     network_info: NetworkInfo
     """What collectives get to know that choose by it, with hosts that are as fast as this machine, so that dilation
     changes no decision."""
@@ -108,6 +109,19 @@ class Plan:
     def host(self, rank: int) -> HostSpec:
         """The settings of the worker's host; none where it is not named."""
         return self.hosts.get(f"w{rank}", HostSpec.model_construct())
+
+    def limits(self, rank: int) -> Limits:
+        """What control groups do to the worker, in real time."""
+        limits = self.host(rank).limits
+        if self.experiment.host_cost == "faster":
+            return limits
+        cores = 1.0 if limits.cpu_cores is None else limits.cpu_cores
+        return replace(limits, cpu_cores=cores / self.clock.dilation)
+
+    @property
+    def quota_cores(self) -> float:
+        """Of all workers that have a quota, in cores of real time."""
+        return sum(self.limits(rank).cpu_cores or 0.0 for rank in range(self.experiment.workers))
 
     @property
     def needs_multipath(self) -> bool:
@@ -301,6 +315,8 @@ def make_plan(
     incompatibilities = [*experiment.workload.incompatibilities(experiment), *storage_incompatibilities(experiment)]
     if incompatibilities:
         raise SpecError("\n".join(incompatibilities))
+    if experiment.host_cost == "real" and (refused := _unsharable(experiment)):
+        raise SpecError("\n".join(refused))
     exchanged_with = _exchanged_with(experiment)
     network = place(experiment)
     intra_host = experiment.workers_per_host.intra_host
@@ -418,6 +434,8 @@ def make_plan(
         all_paths, traffic, adding, {direction.hop: direction.delay_s for direction in directions}
     )
     congestion = channel.congestion_control or "cubic"
+    # With a share of its own, each host has a core of its own in virtual time.
+    virtual_costs = replace(costs, num_cores=None) if experiment.host_cost == "real" else clock.virtual(costs)
     return Plan(
         experiment=experiment,
         clock=clock,
@@ -467,9 +485,9 @@ def make_plan(
             world,
             all_paths=all_paths,
             latency_s=longest_s,
-            costs=clock.virtual(costs),
+            costs=virtual_costs,
         ),
-        costs=clock.virtual(costs),
+        costs=virtual_costs,
         network_info=network_info,
         paths=all_paths,
         collective=collective,
@@ -494,6 +512,17 @@ def _clock(experiment: Experiment, chosen: tuple[float, str] | None) -> tuple[Cl
     if clock.dilation != 1 and (undilatable := experiment.undilatable()):
         raise SpecError("\n".join(undilatable))
     return clock, reason
+
+
+def _unsharable(experiment: Experiment) -> list[str]:
+    """Why `host_cost: real` cannot be had, each with the fix."""
+    found = [f"host_cost: real is for what can be run in slower time: {line}" for line in experiment.undilatable()]
+    if experiment.collective.num_servers:
+        found.append(
+            f"host_cost: real holds workers to their share of CPU time, and collective {experiment.collective.kind} "
+            "has servers, which nothing holds; allowed: a collective without servers, or host_cost: faster"
+        )
+    return found
 
 
 def _really(requested: LinkConfig, clock: Clock) -> LinkConfig:

@@ -329,11 +329,11 @@ class _Run:
         experiment = self.plan.experiment
         if experiment.stack is not None and experiment.stack.polls:
             return None
-        hosts = {f"w{rank}": self.plan.host(rank) for rank in range(experiment.workers)}
+        limits = {f"w{rank}": self.plan.limits(rank) for rank in range(experiment.workers)}
         return GradientThreads(
             lambda: bench.deployment.working,
             lambda: bench.deployment.serving,
-            limited=[name for name, host in hosts.items() if host.cpu_cores is not None],
+            limited=[name for name, each in limits.items() if each.cpu_cores is not None],
         )
 
     def _start_prometheus(self, bench: Session, exporter: Exporter, recorder: Recorder) -> PrometheusServer | None:

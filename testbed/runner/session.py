@@ -129,11 +129,11 @@ class Session:
                             "GLOO_SOCKET_IFNAME": configuration.interface,
                             "TMPDIR": str(self.state.scratch_directory),  # what a worker leaves goes with the run
                         },
-                        limits=plan.host(rank).limits,
+                        limits=plan.limits(rank),
                     )
                 )
                 self.deployment.working[configuration.host] = process.pid
-                coordinator.attach(rank, process, requested_cores=self.plan.host(rank).cpu_cores)
+                coordinator.attach(rank, process, requested_cores=plan.limits(rank).cpu_cores)
             processes.append(RunWatch(self.deployment.processes(), time.monotonic()))
             coordinator.wait_registered(REGISTER_TIMEOUT_S)
             coordinator.wait_finished(timeout_s)

@@ -180,7 +180,7 @@ class Launch:
                     self._processes.append(process := self._start(rank))
                 self._watches.append(
                     ProcessWatch(
-                        process.name, process.pid, time.monotonic(), requested_cores=self._plan.host(rank).cpu_cores
+                        process.name, process.pid, time.monotonic(), requested_cores=self._plan.limits(rank).cpu_cores
                     )
                 )
             self._wait()
@@ -211,7 +211,7 @@ class Launch:
                 name=name,
                 argv=self._command.argv,
                 environment=environment,
-                limits=self._plan.host(rank).limits,
+                limits=self._plan.limits(rank),
                 stdin=self._stdin if rank == 0 else None,
             ),
             on_output=partial(self._listener.on_line, rank, error=False),

@@ -368,7 +368,8 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
     if others and rests and (graded := _graded(others.share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
         took = f"{others.text} while the workers computed without communicating (limit {100 * graded.limit:.0f} %)"
         if graded.gravity == "invalid":
-            yield Reason("note", f"{took}: there is no network efficiency, which compares with that time")
+            # The number is withheld, the iterations stand; the run is no better than one with a little less of that.
+            yield Reason("degraded", f"{took}: there is no network efficiency, which compares with that time")
         elif results.network_efficiency is not None:
             yield Reason(
                 "degraded",

@@ -368,7 +368,7 @@ class RunResults:
         for rank in range(self.plan.experiment.workers):
             name = f"w{rank}"
             if name in end.throttling:
-                cores = self.plan.host(rank).cpu_cores
+                cores = self.plan.limits(rank).cpu_cores
                 before = start.throttling.get(name, _NO_THROTTLING)  # a command begins after the window
                 found.append(_quota(name, cores, end.throttling[name].since(before), self._waiting_share(rank)))
         return found
@@ -390,7 +390,7 @@ class RunResults:
     @property
     def _limited_ranks(self) -> frozenset[int]:
         plan = self.plan
-        return frozenset(rank for rank in range(plan.experiment.workers) if plan.host(rank).limits_cpu)
+        return frozenset(rank for rank in range(plan.experiment.workers) if plan.limits(rank).limits_cpu)
 
     def _storage(self) -> StorageFacts | None:
         storage = self.plan.storage
@@ -575,11 +575,17 @@ def _dilated(plan: Plan) -> list[str]:
     clock = plan.clock
     if clock.dilation == 1:
         return []
-    faster = (
+    slower = (
         f"time ran {clock.dilation:g} times slower, and times and rates are virtual: what hosts themselves spend on "
-        "messages (system calls, copies, sums) counts so many times less, as if they were that much faster"
     )
-    return [faster, *plan.warnings]
+    if plan.experiment.host_cost == "real":
+        slower += (
+            "messages (system calls, copies, sums) is in virtual time, too, in the mean: workers had that much less "
+            "CPU time; switches and what the kernel does for them had not"
+        )
+    else:
+        slower += "messages (system calls, copies, sums) counts so many times less, as if they were that much faster"
+    return [slower, *plan.warnings]
 
 
 def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> Quota:

@@ -4,8 +4,9 @@ How exactly both agree is for `testbed validate-dilation` on an idle machine; he
 on the wall, must be the spec's virtual one.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from rich.console import Console
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
 SLOWER: Final = 4
 DELAY_S: Final = 2e-3
 CHANGED_AT_S: Final = 0.5
-SPEC: Final = {
+SPEC: Final[dict[str, Any]] = {
     "name": "dilated",
     "workers": 2,
     "link": {"rate": "200mbit", "delay": "2ms"},
@@ -44,9 +45,9 @@ SPEC: Final = {
 }
 
 
-def ran(dilation: int, output: Path) -> Record:
+def ran(dilation: int, output: Path, spec: Mapping[str, Any] = SPEC) -> Record:
     progress = LiveProgress(Console(quiet=True), enabled=False)
-    experiment = validate({**SPEC, "dilation": dilation})
+    experiment = validate({**spec, "dilation": dilation})
     return load(Path(run_experiment(experiment, output=output, progress=progress, calibration_mode=Mode.CLASS).record))
 
 
@@ -87,3 +88,27 @@ def test_the_answer_is_the_same_in_slower_time(tmp_path: Path) -> None:
     assert slow.iteration_time_s is not None
     assert 0.15 <= slow.iteration_time_s.median <= 1.1 * fast.iteration_time_s.median
     assert any("time ran 4 times slower" in reason for reason in slow.reasons)
+
+
+def test_hosts_cost_as_much_in_slower_time_where_that_is_requested(tmp_path: Path) -> None:
+    """Two workers with a tenth of a core each need longer for an exchange than their links, by the same in any time;
+    with a quota that did not follow the dilation it would be twice or half of that."""
+    keys = {
+        "name": "costly",
+        "workers": 2,
+        "link": {"rate": "5gbit"},
+        "workload": {**SPEC["workload"], "layers": ["8MiB"] * 2, "iterations": 10},
+        "fusion": "none",
+        "hosts": {"w*": {"cpu": 0.1}},
+        "host_cost": "real",
+        "metrics": {"port": None},
+    }
+    took = {}
+    for dilation in (2, SLOWER):
+        summary = ran(dilation, tmp_path / str(dilation), keys).summary
+        assert_no_fault_of_the_links(summary.outcome, summary.reasons)
+        assert any(f"w0 was held to {0.1 / dilation:g} cores as requested" in reason for reason in summary.reasons)
+        assert summary.allreduce is not None
+        took[dilation] = summary.allreduce.time_s / summary.allreduce.bound_s
+    assert took[2] > 1.4
+    assert took[SLOWER] == pytest.approx(took[2], rel=0.3)

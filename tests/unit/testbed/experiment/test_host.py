@@ -31,8 +31,8 @@ def test_later_entries_win_key_by_key() -> None:
     assert hosts["w1"].limits.pinned_cores == (1,)
     assert hosts["w1"].limits.memory_bytes == 2**30
     assert hosts["w1"].text == "2 cores, on cores 1, 1GiB, slowdown constant (factor 3)"
-    assert hosts["w2"].limits_cpu
-    assert not resolved({"w5": {"slowdown": 2}})["w5"].limits_cpu
+    assert hosts["w2"].limits.limits_cpu
+    assert not resolved({"w5": {"slowdown": 2}})["w5"].limits.limits_cpu
 
 
 def test_nobody_is_no_one_to_ask() -> None:

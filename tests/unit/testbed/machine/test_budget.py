@@ -94,7 +94,7 @@ def test_auto_is_the_smallest_with_which_links_take_their_share_of_the_budget(
     def planned_at(factor: float) -> Plan:
         return at(factor, **keys)
 
-    found, reason = chosen_dilation(BUDGET, planned_at(1).experiment.packet_bytes, planned_at, none)
+    found, reason = chosen_dilation(BUDGET, planned_at(1).experiment.packet_bytes, planned_at, none, num_cores=2)
     assert found == dilation
     assert ("not dilated" in reason) == (dilation == 1)
     assert dilation == 1 or f"time runs {dilation} times slower" in reason
@@ -103,7 +103,7 @@ def test_auto_is_the_smallest_with_which_links_take_their_share_of_the_budget(
 
 def test_auto_knows_that_hosts_copy_gradients_however_slow_the_links_are() -> None:
     slow = {"link": {"rate": "1gbit"}, "workload": {"kind": "replay", "trace": "resnet50"}}
-    found, reason = chosen_dilation(BUDGET, 65536, lambda factor: at(factor, **slow), none)
+    found, reason = chosen_dilation(BUDGET, 65536, lambda factor: at(factor, **slow), none, num_cores=2)
     handed = handed_over_bps(at(1, **slow))
     assert handed == pytest.approx(8 * 4 * 102_228_128 / 65e-3, rel=0.05)  # as long as a V100 takes for backward
     assert handed / (0.35 * 18e9) <= found < handed / (0.35 * 18e9) + 1
@@ -117,7 +117,7 @@ def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> 
 
     with pytest.raises(SpecError, match="nfqueue honours 0s, or 200us"):
         planned_at(1)
-    found, _ = chosen_dilation(BUDGET, 65536, planned_at, none)
+    found, _ = chosen_dilation(BUDGET, 65536, planned_at, none, num_cores=2)
     assert planned_at(found).delay_backend == "nfqueue"
 
 
@@ -125,7 +125,7 @@ def test_auto_waits_for_delays_to_be_long_enough_for_their_backend() -> None:
     def planned_at(factor: float) -> Plan:
         return at(factor, link={"rate": "1gbit", "delay": "5us", "backend": "nfqueue"})
 
-    found, reason = chosen_dilation(BUDGET, 65536, planned_at, none)
+    found, reason = chosen_dilation(BUDGET, 65536, planned_at, none, num_cores=2)
     assert found == 40  # 5 us become 200
     assert planned_at(found).delay_backend == "nfqueue"
     assert (
@@ -135,12 +135,14 @@ def test_auto_waits_for_delays_to_be_long_enough_for_their_backend() -> None:
 
 def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
     with pytest.raises(MissingRequirementError, match=r"^dilation: auto .*run `sudo testbed doctor`"):
-        chosen_dilation(None, 1500, at, none)
+        chosen_dilation(None, 1500, at, none, num_cores=2)
     with pytest.raises(MissingRequirementError, match=r"more than 600 times it cannot"):
-        chosen_dilation(replace(BUDGET, superframe_bps=1e9), 65536, lambda k: at(k, link={"rate": "100gbit"}), none)
+        chosen_dilation(
+            replace(BUDGET, superframe_bps=1e9), 65536, lambda k: at(k, link={"rate": "100gbit"}), none, num_cores=2
+        )
     endless = CodecLoad(cpu_s=100.0, num_workers=4, num_cores=2, least_s=0.1)
     with pytest.raises(MissingRequirementError, match=r"codecs of 4 workers take .* more than 600 times it cannot"):
-        chosen_dilation(BUDGET, 65536, at, lambda _: endless)
+        chosen_dilation(BUDGET, 65536, at, lambda _: endless, num_cores=2)
 
 
 @pytest.mark.parametrize(
@@ -152,16 +154,39 @@ def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
 )
 def test_auto_knows_that_codecs_want_the_cores_at_once(cpu_ms: float, dilation: int, said: str) -> None:
     load = CodecLoad(cpu_s=1e-3 * cpu_ms, num_workers=4, num_cores=2, least_s=0.3)
-    found, reason = chosen_dilation(BUDGET, 65536, lambda k: at(k, link={"rate": "100mbit"}), lambda _: load)
+    found, reason = chosen_dilation(
+        BUDGET, 65536, lambda k: at(k, link={"rate": "100mbit"}), lambda _: load, num_cores=2
+    )
     assert found == dilation
     assert said in reason
 
 
 def test_auto_goes_by_whatever_needs_most() -> None:
     load = CodecLoad(cpu_s=0.022, num_workers=4, num_cores=2, least_s=0.3)
-    found, reason = chosen_dilation(BUDGET, 65536, lambda k: at(k, link={"rate": "100gbit"}), lambda _: load)
+    found, reason = chosen_dilation(
+        BUDGET, 65536, lambda k: at(k, link={"rate": "100gbit"}), lambda _: load, num_cores=2
+    )
     assert found == 64
     assert "codecs" not in reason
+
+
+@pytest.mark.parametrize(
+    ("keys", "dilation"),
+    [
+        ({"workers": 4}, 3),
+        ({"workers": 8}, 6),
+        ({"workers": 4, "hosts": {"w*": {"cpu": 2}}}, 6),
+        ({"workers": 4, "hosts": {"w*": {"cpu": 0.3}}}, 1),
+    ],
+)
+def test_auto_gives_workers_that_cost_what_they_cost_their_cores(keys: dict[str, Any], dilation: int) -> None:
+    def planned_at(factor: float) -> Plan:
+        return at(factor, host_cost="real", link={"rate": "100mbit"}, **keys)
+
+    found, reason = chosen_dilation(BUDGET, 65536, planned_at, none, num_cores=2)
+    assert found == dilation
+    assert planned_at(found).quota_cores <= 0.7 * 2
+    assert dilation == 1 or "host_cost: real" in reason
 
 
 def test_a_budget_is_kept_for_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

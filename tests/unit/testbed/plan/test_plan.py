@@ -316,6 +316,32 @@ def test_cntk_is_given_the_model_s_tensors() -> None:
     assert min(headers["w0", "w3"], headers["w3", "w0"]) > 48
 
 
+def test_workers_whose_cost_is_real_have_their_cores_in_virtual_time() -> None:
+    keys = {"workload": "synthetic", "hosts": {"w1": {"cpu": 2, "pin": 0}}, "host_cost": "real"}
+    slow = plan(dilation=4, **keys)
+    assert [slow.limits(rank).cpu_cores for rank in range(3)] == [0.25, 0.5, 0.25]
+    assert slow.limits(1).pinned_cores == (0,)
+    assert slow.costs.num_cores is None
+    assert slow.quota_cores == sum([0.25, 0.5, 0.25, 0.25])
+    assert slow.costs == plan(**keys).costs, "in virtual time as in real"
+    assert plan(dilation=4, workload="synthetic").limits(0).cpu_cores is None
+    faster = plan(dilation=4, workload="synthetic").costs
+    assert faster.host_latency_s == pytest.approx(slow.costs.host_latency_s / 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"workload": "training", "dilation": 1}, r"host_cost: real is for what can be run in slower time: workload: "),
+        ({"workload": "synthetic", "collective": "parameter_server"}, "has servers, which nothing holds"),
+        ({"workload": "synthetic", "host_cost": "faster", "hosts": {"w0": {"cpu": 1}}}, "say host_cost: real"),
+    ],
+)
+def test_whose_cost_cannot_be_kept_is_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        plan(**{"host_cost": "real", "dilation": 2, **keys})
+
+
 def test_a_slow_or_distant_host_for_background_traffic_changes_nothing_for_the_gradients() -> None:
     spec = {"name": "x", "collective": "auto", "fusion": "merged", "hosts": {"x0": {"at": "s0"}}}
     near = make_plan(validate(spec))
