@@ -119,9 +119,15 @@ class Plan:
         return replace(limits, cpu_cores=cores / self.clock.dilation)
 
     @property
+    def quotas(self) -> Mapping[str, float]:
+        """Of the workers that have a quota of CPU time: cores, in real time."""
+        limits = {f"w{rank}": self.limits(rank) for rank in range(self.experiment.workers)}
+        return {name: each.cpu_cores for name, each in limits.items() if each.cpu_cores is not None}
+
+    @property
     def quota_cores(self) -> float:
         """Of all workers that have a quota, in cores of real time."""
-        return sum(self.limits(rank).cpu_cores or 0.0 for rank in range(self.experiment.workers))
+        return sum(self.quotas.values())
 
     @property
     def needs_multipath(self) -> bool:
@@ -236,6 +242,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the record and for `testbed plan --json`."""
+        quotas = self.quotas
         return {
             "spec": self.experiment.dump(),
             "spec_sha256": self.experiment.sha256(),
@@ -255,6 +262,7 @@ class Plan:
                     "name": name,
                     "host": name,
                     "entry": f"testbed.worker.{'agent' if name[0] == 'w' else 'parameter_server'}:main",
+                    **({} if name not in quotas else {"cpu_cores": quotas[name]}),
                 }
                 for name in self.participants
             ]

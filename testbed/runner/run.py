@@ -329,11 +329,8 @@ class _Run:
         experiment = self.plan.experiment
         if experiment.stack is not None and experiment.stack.polls:
             return None
-        limits = {f"w{rank}": self.plan.limits(rank) for rank in range(experiment.workers)}
         return GradientThreads(
-            lambda: bench.deployment.working,
-            lambda: bench.deployment.serving,
-            limited=[name for name, each in limits.items() if each.cpu_cores is not None],
+            lambda: bench.deployment.working, lambda: bench.deployment.serving, limited=list(self.plan.quotas)
         )
 
     def _start_prometheus(self, bench: Session, exporter: Exporter, recorder: Recorder) -> PrometheusServer | None:

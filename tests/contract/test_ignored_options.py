@@ -62,6 +62,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "background": {"background": [{"from": "w0", "to": "w1", "kind": "constant", "rate": "1mbit"}]},
     "storage": {"storage": {"kind": "full_read", "data": "1MB"}},
     "dilation": {"dilation": 4},
+    "host_cost": {"host_cost": "real"},
     "timeout": {"timeout": "20s"},
     "metrics": {"metrics": {"interval": "50ms"}},
 }

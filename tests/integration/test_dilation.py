@@ -111,4 +111,4 @@ def test_hosts_cost_as_much_in_slower_time_where_that_is_requested(tmp_path: Pat
         assert summary.allreduce is not None
         took[dilation] = summary.allreduce.time_s / summary.allreduce.bound_s
     assert took[2] > 1.4
-    assert took[SLOWER] == pytest.approx(took[2], rel=0.3)
+    assert 0.6 < took[SLOWER] / took[2] < 1.6

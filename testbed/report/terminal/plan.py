@@ -102,8 +102,10 @@ def render_plan(plan: Plan, console: Console) -> None:
     for node in plan.nodes:
         if node.daemon_arguments:
             console.print(f"  {node.name}: delay daemon ({' '.join(node.daemon_arguments)})", highlight=False)
+    quotas = plan.quotas
     for rank in range(experiment.workers):
-        console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
+        held = f", held to {quotas[name]:.3g} cores" if (name := f"w{rank}") in quotas else ""
+        console.print(f"  {name}: {experiment.workload.kind} worker, rank {rank}{held}", highlight=False)
     for name in plan.participants[experiment.workers :]:
         console.print(f"  {name}: parameter server", highlight=False)
     if plan.storage is not None:

@@ -323,6 +323,8 @@ def test_workers_whose_cost_is_real_have_their_cores_in_virtual_time() -> None:
     assert slow.limits(1).pinned_cores == (0,)
     assert slow.costs.num_cores is None
     assert slow.quota_cores == sum([0.25, 0.5, 0.25, 0.25])
+    assert [process["cpu_cores"] for process in slow.to_json()["processes"]] == [0.25, 0.5, 0.25, 0.25]
+    assert "cpu_cores" not in plan(dilation=4, workload="synthetic").to_json()["processes"][0]
     assert slow.costs == plan(**keys).costs, "in virtual time as in real"
     assert plan(dilation=4, workload="synthetic").limits(0).cpu_cores is None
     faster = plan(dilation=4, workload="synthetic").costs

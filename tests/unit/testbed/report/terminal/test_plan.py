@@ -92,3 +92,11 @@ def test_a_compressor_s_pattern_is_shown_by_bucket() -> None:
     assert "int8: every worker gathers all payloads (5632B)" in text
     assert "fp16: payloads are added up on the way" in rendered(compression="fp16")
     assert "added up on the way" not in rendered()
+
+
+def test_workers_that_are_held_to_their_share_of_cores_are_shown_with_it() -> None:
+    keys = {"workload": "synthetic", "workers": 2, "dilation": 8, "hosts": {"w1": {"cpu": 2}}}
+    text = rendered(host_cost="real", **keys)
+    assert "w0: synthetic worker, rank 0, held to 0.125 cores\n" in text
+    assert "w1: synthetic worker, rank 1, held to 0.25 cores\n" in text
+    assert "held to" not in rendered(workload="synthetic", workers=2, dilation=8)
