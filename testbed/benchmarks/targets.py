@@ -125,12 +125,13 @@ class NotMeasuredError(TestbedError):
 
 
 def row_text(row: Row) -> str:
-    """`rate error at 1gbit: 0.0002 (at most 0.005): yes`."""
+    """`rate error at 1gbit: 0.0002 (at most 0.005): yes`; below a row that misses its target, the reasons it gives."""
     measured = f"{row['what']}: {row['value']:.4g}"
     if row["target"] is None:
         return measured
     bound = "at least" if row["at_least"] else "at most"
-    return f"{measured} ({bound} {row['target']:g}): {'yes' if row['holds'] else 'NO'}"
+    text = f"{measured} ({bound} {row['target']:g}): {'yes' if row['holds'] else 'NO'}"
+    return text if row["holds"] else "\n    ".join([text, *row.get("reasons", [])])
 
 
 def render_targets(rows: Sequence[Row], console: Console) -> None:

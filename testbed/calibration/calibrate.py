@@ -47,7 +47,7 @@ from testbed.calibration.tolerances import (
 )
 from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
-from testbed.experiment.link import MTU, GilbertElliott
+from testbed.experiment.link import MTU, GilbertElliott, LinkSpec
 from testbed.links.htb import goodput_fraction
 from testbed.plan.direction import Direction
 from transports.units import format_rate, format_time
@@ -85,17 +85,26 @@ def measure_rate(
 
     Raises CalibrationError when `stopping` is set meanwhile: a window on a slow link is many seconds long.
     """
-    window_s = window_s or max(MIN_WINDOW_S, MIN_WINDOW_BYTES * 8 / direction.rate_bps)
+    requested = direction.requested
+    window_s = window_s or max(MIN_WINDOW_S, _window_bytes(requested) * 8 / direction.rate_bps)
     warm_up_s = WARM_UP_S + _slow_start_s(direction)
     with streaming(deployment, [flow_of(direction)], timeout_s=warm_up_s + window_s + 10) as (stream,):
         rate_bps = receive_rate_bps(
             stream.taken,
             warm_up_s=warm_up_s,
             window_s=window_s,
-            segment_bytes=stream.segment_bytes if direction.requested.draws else None,
+            # Copies are made behind the shaper, and counted where segments are.
+            segment_bytes=stream.segment_bytes / (1 + requested.duplicate) if requested.has_gaps else None,
             stopping=stopping,
         )
         return rate_bps, stream.congestion
+
+
+def _window_bytes(requested: LinkSpec) -> float:
+    """Where copies are among what is counted, so many that three standard deviations of their number are a hundredth of
+    all packets."""
+    share = requested.duplicate if requested.has_gaps else 0.0
+    return max(MIN_WINDOW_BYTES, MTU * 9 * share * (1 - share) / 0.01**2)
 
 
 def flow_of(direction: Direction) -> Flow:

@@ -107,7 +107,7 @@ def receive_rate_bps(
     *,
     warm_up_s: float,
     window_s: float,
-    segment_bytes: int | None = None,
+    segment_bytes: float | None = None,
     stopping: threading.Event | None = None,
 ) -> float:
     """Payload over time between two arrivals, counting what arrived with the first but not with the last.
@@ -129,13 +129,13 @@ def _receive_rate_bps(
     taken: socket.socket,
     warm_up_s: float,
     window_s: float,
-    segment_bytes: int | None,
+    segment_bytes: float | None,
     stopping: threading.Event | None,
 ) -> float:
     buffer = bytearray(_BLOCK_BYTES)
     begun_s = time.monotonic()
     first_s: float | None = None
-    received, num_before = 0, 0
+    received, num_before = 0.0, 0
     while True:
         try:
             count = taken.recv_into(buffer, _BLOCK_BYTES, socket.MSG_TRUNC)

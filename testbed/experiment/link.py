@@ -292,6 +292,11 @@ class LinkSpec(LinkSettings):
         return self.jitter_s > 0 or self.mean_loss > 0 or self.duplicate > 0 or self.reorder > 0
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether packets arrive out of order or not at all, so that a receiver holds back what came behind a gap."""
+        return self.jitter_s > 0 or self.mean_loss > 0 or self.reorder > 0
+
+    @property
     def needs_delay_stage(self) -> bool:
         """Whether anything but rate and queue is requested."""
         return self.delay_s > 0 or self.draws

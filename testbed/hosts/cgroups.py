@@ -170,31 +170,39 @@ def group_of(controller: Controller, pid: int | Literal["self"]) -> Path | None:
     return None
 
 
-def idle_groups(controller: Controller, pid: int | Literal["self"]) -> frozenset[Path]:
-    """Of the control groups that a process is in, those that the scheduler lets run where nobody else wants a core
-    (cpu.idle, Linux 5.15 and newer); none for a process that has ended."""
-    group = group_of(controller, pid)
-    groups = () if group is None else _with_those_above(controller, group)
-    return frozenset(each for each in groups if _words(each / "cpu.idle") == ["1"])
+def is_idle_beside(controller: Controller, group: Path, other: Path) -> bool:
+    """Whether what runs in `group` gives cores up to what runs in `other` at once: it is in a group that is idle
+    (cpu.idle, Linux 5.15 and newer) and that stands beside `other` or a group that `other` is in. An idle group yields
+    to its siblings only: deeper in another branch it competes with that branch's whole weight."""
+    others = set(with_those_above(controller, other))
+    return any(
+        _words(each / "cpu.idle") == ["1"] and each not in others and each.parent in others
+        for each in with_those_above(controller, group)
+    )
 
 
-def _with_those_above(controller: Controller, group: Path) -> Iterator[Path]:
-    """The group, and the groups that it is in."""
-    while group != controller.mount_point and group.is_relative_to(controller.mount_point):
+def with_those_above(controller: Controller, group: Path) -> Iterator[Path]:
+    """The group, and the groups that it is in, to the one that is mounted: in a container that is the container's."""
+    while group.is_relative_to(controller.mount_point):
         yield group
         group = group.parent
 
 
-def own_throttling() -> Throttling | None:
-    """What a quota on this process itself, a container's say, has done; None where there is no such quota."""
+def own_throttling() -> dict[Path, Throttling]:
+    """What quotas on this process itself have done, by control group: its own, and all that it is in, such as a
+    container's or a systemd slice's. Groups that count nothing are left out."""
     controller = find_controller("cpu", own_mountinfo())
-    file = controller and (group := group_of(controller, "self")) and group / "cpu.stat"
-    return parse_throttling(file.read_text()) if file and file.exists() else None
+    group = group_of(controller, "self") if controller else None
+    if controller is None or group is None:
+        return {}
+    files = {each: each / "cpu.stat" for each in with_those_above(controller, group)}
+    found = {each: parse_throttling(file.read_text()) for each, file in files.items() if file.exists()}
+    return {each: throttling for each, throttling in found.items() if throttling is not None}
 
 
 def quota_cores(controller: Controller, group: Path) -> float:
     """The cores that a group may use: the least that it or any group above it may; infinity without a quota."""
-    groups = _with_those_above(controller, group)
+    groups = with_those_above(controller, group)
     return min((_own_quota_cores(controller, each) for each in groups), default=math.inf)
 
 

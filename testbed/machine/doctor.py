@@ -168,19 +168,26 @@ def plan_here(experiment: Experiment) -> Plan:
     plan = plan_in_theory(experiment)
     if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(missing))
-    if plan.experiment.host_cost == "real" and plan.quota_cores > len(os.sched_getaffinity(0)):
-        raise SpecError(_too_few_cores(plan))
+    if plan.experiment.host_cost == "real":
+        _require_cores_for_links(plan)
     if missing := _missing_for_transports(plan):
         raise MissingRequirementError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
     return plan
 
 
-def _too_few_cores(plan: Plan) -> str:
+def _require_cores_for_links(plan: Plan) -> None:
+    """Raises SpecError where workers' quotas leave links no cores."""
+    from testbed.machine.budget import WORKERS_SHARE
+
     num_cores, dilation = len(os.sched_getaffinity(0)), plan.clock.dilation
-    return (
+    share = plan.quota_cores / (WORKERS_SHARE * num_cores)
+    if share <= 1:
+        return
+    raise SpecError(
         f"host_cost: real gives {plan.experiment.workers} workers {plan.quota_cores:g} cores at dilation {dilation:g}, "
-        f"and this machine has {num_cores}; allowed: dilation: {math.ceil(dilation * plan.quota_cores / num_cores)} or "
-        "more, or auto, smaller hosts.*.cpu, or host_cost: faster"
+        f"and of the {num_cores} that this machine has they may take {100 * WORKERS_SHARE:g} %, since links need the "
+        f"rest; allowed: dilation: {math.ceil(dilation * share)} or more, or auto, smaller hosts.*.cpu, or host_cost: "
+        "faster"
     )
 
 

@@ -55,6 +55,11 @@ class BacklogProbe:
     """rate x time."""
 
 
+def least_rate_bps(*, granule_bytes: int, limit_s: float) -> float:
+    """Of a link that can be probed: on a slower one a probe of `limit_s` sees too few packets to say anything."""
+    return 8 * NUM_GRANULES * granule_bytes / limit_s
+
+
 def certain_s(reading: Reading) -> float:
     """For how many seconds after the reading the queue surely holds something."""
     return reading.backlog_bytes * 8 / reading.rate_bps
@@ -63,6 +68,11 @@ def certain_s(reading: Reading) -> float:
 def follows(before: Reading, after: Reading) -> bool:
     """Whether the queue surely held something, and the rate was one, all the time in between."""
     return before.rate_bps == after.rate_bps and after.at_s - before.at_s < certain_s(before)
+
+
+def probing_limit_s(interval_s: float) -> float:
+    """For how long a probe watches at most, between two samples that are so far apart."""
+    return interval_s / 2
 
 
 class BacklogProber:

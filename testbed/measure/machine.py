@@ -1,13 +1,15 @@
 """What the machine's cores and its network code did: proc_stat(5), /proc/net/softnet_stat."""
 
+import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineSample:
-    """Cumulative since boot, over all cores, at one moment."""
+    """Cumulative since boot, over all cores that this process may run on, at one moment."""
 
     at_s: float
     """time.monotonic()."""
@@ -29,7 +31,7 @@ class MachineSample:
         """Now."""
         stat = Path("/proc/stat").read_text(encoding="ascii")
         softnet = Path("/proc/net/softnet_stat").read_text(encoding="ascii")
-        return cls(at_s=time.monotonic(), **parse_stat(stat), **parse_softnet(softnet))
+        return cls(at_s=time.monotonic(), **parse_stat(stat, os.sched_getaffinity(0)), **parse_softnet(softnet))
 
     def steal_share_since(self, before: "MachineSample") -> float:
         """The share of all cores' time that the hypervisor gave to others since that sample."""
@@ -40,9 +42,11 @@ class MachineSample:
         return 1 - (self.idle_ticks - before.idle_ticks) / max(1, self.ticks - before.ticks)
 
 
-def parse_stat(text: str) -> dict[str, int]:
-    """The line of all cores: user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user's already."""
-    fields = [int(value) for value in text.splitlines()[0].split()[1:9]]
+def parse_stat(text: str, cores: Collection[int]) -> dict[str, int]:
+    """Over these cores: user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user's already."""
+    names = {f"cpu{core}" for core in cores}
+    rows = [words[1:9] for words in map(str.split, text.splitlines()) if words and words[0] in names]
+    fields = [sum(map(int, column)) for column in zip(*rows, strict=True)]
     spent = {"ticks": sum(fields), "program_ticks": sum(fields[:3])}
     return {**spent, "idle_ticks": fields[3] + fields[4], "steal_ticks": fields[7]}
 

@@ -8,10 +8,12 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from testbed.hosts.cgroups import available_controllers, idle_groups
+from testbed.hosts.cgroups import available_controllers, group_of, is_idle_beside
 from testbed.measure.machine import MachineSample
+from testbed.system.kernel import network_namespace
 from testbed.system.processes import pids, read_stat, sees_all_processes, split_stat
 
 _KERNEL_THREADS: Final = 2
@@ -41,12 +43,15 @@ class Programs(NamedTuple):
     """Of all cores' time."""
     most: tuple[str, ...] = ()
     """Who used most of it: `cc1plus (process 4711) 12 %`."""
+    stolen_share: float = 0.0
+    """Beside that: of all cores' time, what the hypervisor gave to other machines."""
 
     @property
     def text(self) -> str:
         """The same in words: `other programs took 31 % of the cores (cc1plus (process 4711) 12 %, ...)`."""
         who = f" ({', '.join(self.most)})" if self.most else ""
-        return f"other programs took {100 * self.share:.0f} % of the cores{who}"
+        stolen = f" and the hypervisor {100 * self.stolen_share:.0f} %" if self.stolen_share >= 0.005 else ""
+        return f"other programs took {100 * self.share:.0f} % of the cores{who}{stolen}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,29 +64,36 @@ class ProcessorUse:
     own: frozenset[int]
     """Those of the run."""
     yielding: frozenset[int]
-    """Those of others that run where nobody else wants the core, and give it away at once (SCHED_IDLE, or a control
-    group that is idle and that the run is not in): they lengthen nothing."""
+    """Those of others that run where nobody else wants the core, and give it away to the run at once: they lengthen
+    nothing."""
     sees_all: bool
     """Whether every process of the machine is among them; in a container of its own kind only that container's."""
+    all_cores: bool = True
+    """Whether the run may use every core of the machine: else others may be busy on cores that are none of its."""
 
     @classmethod
-    def take(cls, roots: Iterable[int]) -> "ProcessorUse":
-        """Now. The run's own are this process, `roots`, and all that these have started."""
+    def take(cls, roots: Iterable[int], *, hosts: Iterable[int] = ()) -> "ProcessorUse":
+        """Now. The run's own are this process, `roots`, and all that these have started; and whatever is in the network
+        of one of `hosts`, pids in namespaces of the run: Docker is the parent of what it starts in a container."""
         processes = {pid: process for pid in pids() if (process := _read(pid)) is not None}
-        own = descendants(processes, {os.getpid(), *roots})
+        networks = {network_namespace(pid) for pid in hosts} - {network_namespace(os.getpid()), None}
+        inside = {pid for pid in processes if network_namespace(pid) in networks} if networks else set()
+        own = descendants(processes, {os.getpid(), *roots, *inside})
         return cls(
             machine=MachineSample.take(),
             processes=processes,
             own=own,
-            yielding=_yielding({pid: process for pid, process in processes.items() if pid not in own}),
+            yielding=yielding({pid: process for pid, process in processes.items() if pid not in own}),
             sees_all=sees_all_processes(),
+            all_cores=len(os.sched_getaffinity(0)) == os.cpu_count(),
         )
 
 
 def others_between(before: ProcessorUse, after: ProcessorUse) -> Programs | None:
     """What programs that are not the run's used; None where no time passed.
 
-    Where not every process can be seen, it is at least what cores spent beside idling, interrupts and the run.
+    Where not every process can be seen, it is at least what cores spent beside idling, interrupts and the run; where
+    the run has not all cores, it is at most that.
     """
     ticks = after.machine.ticks - before.machine.ticks
     if ticks <= 0:
@@ -90,15 +102,18 @@ def others_between(before: ProcessorUse, after: ProcessorUse) -> Programs | None
     harmless = after.own | after.yielding
     others = Counter({pid: used[pid] for pid in used if pid not in harmless and used[pid] > 0})
     num_ticks = others.total()
+    harmless_ticks = sum(used[pid] for pid in used if pid in harmless)
+    unaccounted_ticks = after.machine.program_ticks - before.machine.program_ticks - harmless_ticks
+    if not after.all_cores:
+        num_ticks = min(num_ticks, max(0, unaccounted_ticks))
     if not after.sees_all:
-        harmless_ticks = sum(used[pid] for pid in used if pid in harmless)
-        num_ticks = max(num_ticks, after.machine.program_ticks - before.machine.program_ticks - harmless_ticks)
+        num_ticks = max(num_ticks, unaccounted_ticks)
     most = (
         f"{after.processes[pid].name} (process {pid}) {100 * its / ticks:.0f} %"
         for pid, its in others.most_common(_NUM_NAMED)
         if its >= ticks / 100
     )
-    return Programs(min(1.0, num_ticks / ticks), tuple(most))
+    return Programs(min(1.0, num_ticks / ticks), tuple(most), after.machine.steal_share_since(before.machine))
 
 
 def descendants(processes: Mapping[int, Process], roots: Iterable[int]) -> frozenset[int]:
@@ -139,16 +154,29 @@ def ticks_between(before: Mapping[int, Process], after: Mapping[int, Process]) -
     return {pid: used[pid] + ended[pid] for pid in used}
 
 
-def _yielding(processes: Mapping[int, Process]) -> frozenset[int]:
+def yielding(processes: Mapping[int, Process]) -> frozenset[int]:
+    """Those in an idle control group beside ours, and those of SCHED_IDLE that the scheduler weighs against the run one
+    by one: of the same control group, where sessions are not grouped (sched_autogroup_enabled, sched(7)). Else a
+    session's idle processes have what any session has."""
     controller = available_controllers()["cpu"]
-    if controller is None:
-        return frozenset(pid for pid, process in processes.items() if process.policy == os.SCHED_IDLE)
-    own = idle_groups(controller, "self")
-    return frozenset(
-        pid
-        for pid, process in processes.items()
-        if process.policy == os.SCHED_IDLE or idle_groups(controller, pid) - own
-    )
+    own = group_of(controller, "self") if controller else None
+    if controller is None or own is None:
+        return frozenset()
+    alike = own != controller.mount_point or not groups_sessions()
+    found = set()
+    for pid, process in processes.items():
+        group = group_of(controller, pid)
+        if group is not None and (
+            is_idle_beside(controller, group, own) or (process.policy == os.SCHED_IDLE and alike and group == own)
+        ):
+            found.add(pid)
+    return frozenset(found)
+
+
+def groups_sessions() -> bool:
+    """Whether the scheduler weighs sessions against each other, and processes only within theirs."""
+    path = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    return path.exists() and path.read_text().strip() == "1"
 
 
 def _same(one: Process | None, other: Process | None) -> Process | None:

@@ -14,7 +14,7 @@ from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Throttling
 from testbed.links.htb import CLASS_HANDLE, wire_bytes
-from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
+from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading, probing_limit_s
 from testbed.measure.connections import Connection, ConnectionMonitor
 from testbed.measure.settings import SettingChange, SettingsMonitor, read_sysctls
 from testbed.plan.background import FlowCounters
@@ -94,7 +94,7 @@ class LinkSampler:
         self._directions = {(each.link, each.sender.node): each for each in deployment.plan.directions}
         self._prober = BacklogProber(
             granule_bytes=wire_bytes(deployment.plan.experiment.packet_bytes, deployment.plan.experiment.mtu),
-            limit_s=interval_s / 2,
+            limit_s=probing_limit_s(interval_s),
         )
         self._lock = threading.Lock()
         self._stop = threading.Event()

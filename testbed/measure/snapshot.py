@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.hosts.base import Throttling
@@ -33,8 +34,8 @@ class Snapshot:
     """time.monotonic() when the first counter was read."""
     took_s: float
     """From the first counter read to the last: what flows meanwhile is in one and not in the other."""
-    own_throttling: Throttling | None
-    """What a quota on the whole testbed, a container's say, has done; None where there is none."""
+    own_throttling: dict[Path, Throttling]
+    """What quotas on the whole testbed, a container's say, have done, by control group."""
 
     @classmethod
     def take(cls, sampler: LinkSampler) -> "Snapshot":

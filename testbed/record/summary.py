@@ -304,6 +304,10 @@ class AllReduceSummary(_Part):
     """The link that workers share, `s0 -> s1`, that decides: it needs more time for its bytes than any worker's own."""
     missing: str | None = None
     """Why no time is given: too much of it may be this machine's, while iterations stand."""
+    span_s: float | None = None
+    """Median over iterations of the time during which a bucket was in service on any worker: what links had for its
+    bytes. Longer than `time_s` where workers begin at different times; None where that is withheld, and in records
+    made before it was measured."""
 
 
 class WaitingSummary(_Part):

@@ -58,10 +58,12 @@ class Recorder(Listener):
         observations: Observations,
         workers: Callable[[], Mapping[str, int]],
         processes: Callable[[], Mapping[str, int]],
+        hosts: Callable[[], Mapping[str, int]],
         on_line: OnLine | None = None,
     ) -> None:
         """`observations` are filled; `workers` are pids in the root namespace by host, now, `processes`
-        those of what else belongs to the run, by name; `on_line` hears what a command's workers print."""
+        those of what else belongs to the run, by name, and `hosts` one in the namespaces of each host; `on_line` hears
+        what a command's workers print."""
         self.sampler: LinkSampler | None = None
         self.run_queue: RunQueueWatch | None = None
         self.gradient_threads: GradientThreads | None = None
@@ -71,6 +73,7 @@ class Recorder(Listener):
         self._observations = observations
         self._workers = workers
         self._processes = processes
+        self._hosts = hosts
         self._on_line = on_line
         self._plan = plan
         self._epoch_s = epoch_s
@@ -144,7 +147,7 @@ class Recorder(Listener):
             self.sampler.begin_background()
         if any(name in borders for borders in COMPARED_PHASES.values()):
             pids = [*self._workers().values(), *self._processes().values()]
-            self._observations.processor_use[name] = ProcessorUse.take(pids)
+            self._observations.processor_use[name] = ProcessorUse.take(pids, hosts=self._hosts().values())
         reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
         if name in {"warmup", "measure"}:
             self._prioritise()

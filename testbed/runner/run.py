@@ -272,6 +272,7 @@ class _Run:
             observations=found.observations,
             workers=lambda: bench.deployment.working,
             processes=bench.deployment.processes,
+            hosts=lambda: {name: host.pid for name, host in bench.deployment.hosts.items()},
             on_line=self.on_line,
         )
         bench.links.accept(recorder.on_link_changes)

@@ -18,7 +18,7 @@ import polars as pl
 from testbed.record.summary import Outcome, Results, WaitingSummary
 from testbed.verdict.changes import change_notes, least_delay_s
 from testbed.verdict.facts import Facts, LinkFacts, Quota
-from testbed.verdict.link_bounds import impossible, overspeeds
+from testbed.verdict.link_bounds import impossible, out_of_step, overspeeds
 from testbed.verdict.machine import alone_wait_shares, beyond_chance
 from testbed.verdict.scaling import rests_on_compute_only
 from testbed.verdict.thresholds import (
@@ -159,6 +159,8 @@ def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
         yield Reason(
             "invalid", f"figures are physically impossible ({_listed(found)}): what decided them is not in the spec"
         )
+    elif why := out_of_step(results, at_once_s=facts.num_bursts * at_once_s):
+        yield Reason("note", why)
 
 
 def _read_back(facts: Facts, _: Results) -> Iterator[Reason]:
@@ -365,7 +367,8 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
                 )
     others = facts.other_programs.get("compute_only")
     rests = rests_on_compute_only(results.scaling_factor, results.pace)
-    if others and rests and (graded := _graded(others.share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
+    taken = others.share + others.stolen_share if others else 0.0
+    if others and rests and (graded := _graded(taken, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
         took = f"{others.text} while the workers computed without communicating (limit {100 * graded.limit:.0f} %)"
         if graded.gravity == "invalid":
             # The number is withheld, the iterations stand; the run is no better than one with a little less of that.
@@ -380,19 +383,33 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
 
 def _other_programs(facts: Facts, results: Results) -> Iterator[Reason]:
     """What they take from threads that move gradients, and from computing that has a pace, is measured where it
-    happens. Computing without a pace only lasts longer."""
+    happens. Computing without a pace only lasts longer; so does what workers do that wait for a core by design, and
+    what a command does, of whose threads nothing is known."""
     others = facts.other_programs.get("measured")
     if others is None or not (graded := _graded(others.share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
         return
-    unpaced = results.pace is None and results.compute_contention is not None
-    if not unpaced:
-        yield Reason("note", f"{others.text} while iterations were measured")
-    else:
+    took = f"{others.text} while iterations were measured"
+    limit = f"(limit {100 * graded.limit:.0f} %)"
+    if facts.command is not None:
         yield Reason(
             graded.gravity,
-            f"{others.text} while iterations were measured (limit {100 * graded.limit:.0f} %): computing without a "
-            "pace lasts longer then; repeat the run when the machine is quieter, or give it a pace (workload.pace)",
+            f"{others.text} while the command ran {limit}: its time has in it what they took; repeat the run when the "
+            "machine is quieter",
         )
+    elif results.pace is None and results.compute_contention is not None:
+        yield Reason(
+            graded.gravity,
+            f"{took} {limit}: computing without a pace lasts longer then; repeat the run when the machine is quieter, "
+            "or give it a pace (workload.pace)",
+        )
+    elif facts.limited_ranks:
+        yield Reason(
+            graded.gravity,
+            f"{took} {limit}: workers that are held to a share of the cores wait for them in any case, and nothing "
+            "shows how much longer they waited; repeat the run when the machine is quieter",
+        )
+    else:
+        yield Reason("note", took)
 
 
 def _pace(_: Facts, results: Results) -> Iterator[Reason]:

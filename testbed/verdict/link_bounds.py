@@ -82,14 +82,11 @@ def impossible(results: Results, *, at_once_s: float) -> list[str]:
     `at_once_s`: how much earlier than its rate says a link's bytes of one iteration may have left, as bursts.
     """
     found = []
-    steady = not results.changes and results.synchronisation is None
     allreduce = results.allreduce
     # What is withheld took a good deal longer than its bytes need: else it could not have been waiting.
-    if allreduce is not None and allreduce.time_s is not None and steady:
-        least_s = allreduce.schedule_bound_s * (1 - BOUND_TOLERANCE) - at_once_s
-        if allreduce.time_s < least_s:
-            took, least = time_text(allreduce.time_s), time_text(allreduce.schedule_bound_s)
-            found.append(f"an all-reduce took {took}, and its bytes alone need {least}")
+    if allreduce is not None and _is_too_short(allreduce.span_s, results, at_once_s):
+        took, least = time_text(allreduce.span_s or 0.0), time_text(allreduce.schedule_bound_s)
+        found.append(f"an all-reduce took {took}, and its bytes alone need {least}")
     for name, ratio in (
         ("scaling factor", results.scaling_factor),
         ("network efficiency", results.network_efficiency),
@@ -100,3 +97,29 @@ def impossible(results: Results, *, at_once_s: float) -> list[str]:
                 "so something else held them up"
             )
     return found
+
+
+def out_of_step(results: Results, *, at_once_s: float) -> str | None:
+    """Why an all-reduce took every worker less than its bytes need, where that is possible: workers that begin one
+    after the other leave a shared link at work for longer than any of them waits. None: it did not.
+
+    `at_once_s`: as above.
+    """
+    allreduce = results.allreduce
+    if allreduce is None or not _is_too_short(allreduce.time_s, results, at_once_s):
+        return None
+    took, span = time_text(allreduce.time_s or 0.0), time_text(allreduce.span_s or 0.0)
+    return (
+        f"workers begin an all-reduce at different times: it takes each of them {took} and all of them together "
+        f"{span}, and its bytes need {time_text(allreduce.schedule_bound_s)}; so its time is below the schedule's, "
+        "links seem to be used for more than 100 % while busy, and an iteration is shorter than computing and that "
+        "bound"
+    )
+
+
+def _is_too_short(time_s: float | None, results: Results, at_once_s: float) -> bool:
+    """Whether the schedule's bytes cannot have left in that time. Never where rates changed, or where not every
+    iteration exchanges: no one bound holds for all iterations."""
+    if time_s is None or results.allreduce is None or results.changes or results.synchronisation is not None:
+        return False
+    return time_s < results.allreduce.schedule_bound_s * (1 - BOUND_TOLERANCE) - at_once_s

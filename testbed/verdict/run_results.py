@@ -21,6 +21,7 @@ from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.hosts.base import Throttling
 from testbed.hosts.machines import UnderlayMeasurement
 from testbed.links.htb import wire_bytes
+from testbed.measure.backlog import least_rate_bps, probing_limit_s
 from testbed.measure.capture import Captured
 from testbed.measure.observations import Barrier, Observations
 from testbed.measure.snapshot import Snapshot
@@ -30,6 +31,7 @@ from testbed.plan.buckets import scaled
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import Prediction, predict
+from testbed.record.number_text import rate_text
 from testbed.record.summary import (
     BacklogSummary,
     CaptureSummary,
@@ -358,13 +360,18 @@ class RunResults:
         return [*notes, *_dilated(self.plan), *self.observations.hints]
 
     def _quotas(self) -> list[Quota]:
-        """Each CPU quota over the measured window; the testbed's own, if it has one, first."""
+        """Each CPU quota over the measured window; first the one of the testbed's own that held it back most, if it has
+        any."""
         if "done" not in self.observations.window:
             return []
         start, end = self.observations.window["measure"], self.observations.window["done"]
-        found = []
-        if start.own_throttling and end.own_throttling:
-            found.append(_quota("the whole testbed", None, end.own_throttling.since(start.own_throttling), None))
+        found: list[Quota] = []
+        own = [
+            _quota("the whole testbed", None, after.since(start.own_throttling[group]), None)
+            for group, after in end.own_throttling.items()
+            if group in start.own_throttling
+        ]
+        found += sorted(own, key=lambda quota: quota.throttled_share)[-1:]
         for rank in range(self.plan.experiment.workers):
             name = f"w{rank}"
             if name in end.throttling:
@@ -443,6 +450,13 @@ class RunResults:
             found.append(f"rates of {len(unmeasured)} directions: calibration did not measure them")
         if unmeasured := [each for each in self.links if each.measured_delay_s is None]:
             found.append(f"delays of {len(unmeasured)} directions: calibration did not measure them")
+        limit_s = probing_limit_s(self.plan.experiment.metrics.interval_s)
+        least_bps = self.plan.clock.virtual_bps(least_rate_bps(granule_bytes=self._granule_bytes, limit_s=limit_s))
+        if slow := [each for each in self.plan.directions if each.rate_bps < least_bps]:
+            found.append(
+                f"rates of {len(slow)} directions while packets waited: below {rate_text(least_bps)} a probe sees too "
+                "few of them"
+            )
         if any(each.collective.plane.in_kernel for each in self.plan.aggregators):
             found.append("run-queue delay of aggregators in the kernel: they have no threads")
         if "done" in self.observations.window and self.observations.waits_missing is not None:

@@ -57,13 +57,16 @@ def measure(facts: Facts) -> Results:
     )
     pace = pace_summary(facts.iterations, dilation=facts.dilation)
     found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=mean_s)
-    if rests_on_compute_only(found.factor, pace) and (_others_share(facts, "compute_only") or 0.0) > OTHER_LOAD_INVALID:
+    others = facts.other_programs.get("compute_only")
+    taken = others.share + others.stolen_share if others else 0.0
+    if rests_on_compute_only(found.factor, pace) and taken > OTHER_LOAD_INVALID:
         without_s = None
     digests = set(facts.parameters_sha256)
     begun_s = facts.window[0] if facts.window else 0.0
     waiting = waiting_summary(facts)
     withheld = _withheld(waiting) if waiting is not None and is_withheld(waiting) else None
     allreduce = _allreduce(facts, withheld)
+    measured = facts.other_programs.get("measured")
     return Results(
         name=facts.name,
         run_id=facts.run_id,
@@ -97,7 +100,7 @@ def measure(facts: Facts) -> Results:
         background=list(facts.background),
         aggregators=list(facts.aggregators),
         machine=machine_summary(
-            facts.machine, facts.window, busy(facts), others_share=_others_share(facts, "measured")
+            facts.machine, facts.window, busy(facts), others_share=measured.share if measured else None
         ),
         allreduce=allreduce,
         waiting=waiting,
@@ -116,12 +119,6 @@ def measure(facts: Facts) -> Results:
         record=facts.record,
         checked=_checks(facts),
     )
-
-
-def _others_share(facts: Facts, phase: str) -> float | None:
-    """Of the cores, by programs beside the run; None where that is not known."""
-    others = facts.other_programs.get(phase)
-    return None if others is None else others.share
 
 
 def quantiles(values: Floats) -> Quantiles:
@@ -159,18 +156,25 @@ def _allreduce(facts: Facts, withheld: str | None) -> AllReduceSummary | None:
         return None
     longest: dict[int, float] = {}
     for (index, _), rows in measured.group_by("index", "rank"):
-        starts, ends = union(rows["started_s"].to_numpy(), rows["done_s"].to_numpy())
         key = int(str(index))
-        longest[key] = max(longest.get(key, 0.0), float(np.sum(ends - starts)))
+        longest[key] = max(longest.get(key, 0.0), _in_service_s(rows))
+    spans = [_in_service_s(rows) for _, rows in measured.group_by("index")]
     return AllReduceSummary(
         size_bytes=prediction.gradient_bytes,
         time_s=float(np.median(list(longest.values()))) / facts.dilation if withheld is None else None,
+        span_s=float(np.median(spans)) / facts.dilation if withheld is None else None,
         missing=withheld,
         bound_s=prediction.bound_s,
         schedule_bound_s=prediction.schedule_bound_s,
         predicted_s=prediction.predicted_s,
         bottleneck=prediction.bottleneck,
     )
+
+
+def _in_service_s(buckets: pl.DataFrame) -> float:
+    """For how long, in real time, at least one of these buckets was in service."""
+    starts, ends = union(buckets["started_s"].to_numpy(), buckets["done_s"].to_numpy())
+    return float(np.sum(ends - starts))
 
 
 def _withheld(waiting: WaitingSummary) -> str:

@@ -59,9 +59,10 @@ LATEST_DEGRADED_S: Final = 0.02
 wake-up, but a program that was stopped or starved, and everybody behind the packet waited as long."""
 OTHER_LOAD_DEGRADED: Final = 0.10
 OTHER_LOAD_INVALID: Final = 0.25
-"""Of all cores' time while workers computed without communicating, or in the measured iterations where computing has
-no pace, what other programs used. A share L of it stretches computing that fills the cores by up to 1 / (1 - L), and
-flatters what compares with it, or lengthens iterations, by as much."""
+"""Of all cores' time while workers computed without communicating, what other programs used and the hypervisor took; in
+the measured iterations, what other programs used where nothing else shows what they cost: computing has no pace,
+workers are held to a share of the cores, or a command runs. A share L of it stretches computing that fills the cores by
+up to 1 / (1 - L), and flatters what compares with it, or lengthens iterations, by as much."""
 ALONE_WAIT_DEGRADED: Final = 0.05
 """Run-queue delay of a worker that computes alone over that time: all cores are its own, so it waits for others."""
 OVERRUN_TOLERANCE: Final = 0.02

@@ -44,6 +44,8 @@ def test_a_row_in_words_and_in_a_table() -> None:
         target_row("CPU", 2.0, None, {}),
     ]
     assert row_text(rows[0]) == "total: 17.9 (at least 18): NO"
+    assert row_text({**rows[0], "reasons": ["star, degraded: late"]}).splitlines()[1:] == ["    star, degraded: late"]
+    assert row_text({**rows[1], "reasons": ["star, degraded: late"]}) == "error: 0.001 (at most 0.005): yes"
     assert row_text(rows[2]) == "CPU: 2"
     stream = io.StringIO()
     render_targets(rows, Console(file=stream, width=100))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,16 +124,53 @@ def test_a_missing_controller_is_an_error_with_the_fix(tmp_path: Path) -> None:
         ProcessCgroup("w0", state, mountinfo="23 28 0:22 / /proc rw - proc proc rw\n").limit(Limits(pinned_cores=(0,)))
 
 
-def test_groups_are_idle_on_the_way_up_and_not_beyond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mount_point = tmp_path / "mounted"
-    group = mount_point / "outer" / "inner"
-    group.mkdir(parents=True)
-    for directory, setting in ((tmp_path, "1"), (mount_point, "1"), (group.parent, "1"), (group, "0")):
-        (directory / "cpu.idle").write_text(f"{setting}\n")
-    mounted = Controller(name="cpu", mount_point=mount_point, version=1)
-    monkeypatch.setattr(cgroups, "group_of", lambda *_: group)
-    assert cgroups.idle_groups(mounted, 1) == {group.parent}
-    (group.parent / "cpu.idle").unlink()
-    assert cgroups.idle_groups(mounted, 1) == frozenset()
+class Mounted:
+    """A controller below a directory of the test's, in which groups are directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self.controller = Controller(name="cpu", mount_point=directory / "mounted", version=1)
+
+    def group(self, name: str, **files: str) -> Path:
+        path = self.controller.mount_point / name
+        path.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (path / file.replace("_", ".", 1)).write_text(f"{text}\n")
+        return path
+
+
+def test_an_idle_group_yields_to_its_siblings_and_to_nobody_else(tmp_path: Path) -> None:
+    mounted = Mounted(tmp_path)
+    run = mounted.group("runs/own")
+    beside, inside = mounted.group("idle", cpu_idle="1"), mounted.group("idle/deeper")
+    elsewhere = mounted.group("others/idle", cpu_idle="1")
+    (tmp_path / "cpu.idle").write_text("1\n")
+
+    def yields(group: Path, to: Path = run) -> bool:
+        return cgroups.is_idle_beside(mounted.controller, group, to)
+
+    assert yields(beside)
+    assert yields(inside), "with the group that it is in"
+    assert yields(mounted.group("runs/idle", cpu_idle="1"))
+    assert not yields(elsewhere), "it has its part of what `others` has, which weighs as much as `runs`"
+    assert not yields(mounted.group("busy"))
+    assert not yields(inside, to=beside), "both are idle"
+    assert yields(mounted.group("runs/own/idle", cpu_idle="1")), "a child competes with its parent's own threads"
+
+
+def test_quotas_of_all_groups_above_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted = Mounted(tmp_path)
+    root, leaf = mounted.group(""), mounted.group("slice/scope", cpu_stat="nr_periods 0\nnr_throttled 0")
+    (root / "cpu.stat").write_text("usage_usec 5\n")
+    above = mounted.group("slice", cpu_stat="nr_periods 100\nnr_throttled 60\nthrottled_usec 1000000")
+    monkeypatch.setattr(cgroups, "find_controller", lambda *_: mounted.controller)
+    monkeypatch.setattr(cgroups, "group_of", lambda *_: leaf)
+    nothing = Throttling(num_periods=0, num_throttled=0, throttled_s=0.0)
+    assert cgroups.own_throttling() == {
+        leaf: nothing,
+        above: Throttling(num_periods=100, num_throttled=60, throttled_s=1.0),
+    }
+    (root / "cpu.max").write_text("50000 100000\n")
+    as_of_a_container = replace(mounted.controller, version=2)
+    assert cgroups.quota_cores(as_of_a_container, leaf) == 0.5
     monkeypatch.setattr(cgroups, "group_of", lambda *_: None)
-    assert cgroups.idle_groups(mounted, 1) == frozenset()
+    assert cgroups.own_throttling() == {}

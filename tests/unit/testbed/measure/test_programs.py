@@ -1,6 +1,7 @@
 """Whose CPU time it was: on tables calculated manually, and on this machine."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.hosts.cgroups import Controller
+from testbed.measure import programs
 from testbed.measure.machine import MachineSample
 from testbed.measure.programs import (
     Process,
@@ -33,6 +36,8 @@ def use(
     programs: int = 0,
     sees_all: bool = True,
     yielding: frozenset[int] = frozenset(),
+    all_cores: bool = True,
+    steal: int = 0,
 ) -> ProcessorUse:
     """The run is process 100 and what it has started."""
     machine = MachineSample(
@@ -40,12 +45,17 @@ def use(
         ticks=ticks,
         program_ticks=programs,
         idle_ticks=0,
-        steal_ticks=0,
+        steal_ticks=steal,
         softnet_drops=0,
         softnet_squeezes=0,
     )
     return ProcessorUse(
-        machine=machine, processes=processes, own=descendants(processes, {100}), sees_all=sees_all, yielding=yielding
+        machine=machine,
+        processes=processes,
+        own=descendants(processes, {100}),
+        sees_all=sees_all,
+        yielding=yielding,
+        all_cores=all_cores,
     )
 
 
@@ -82,6 +92,75 @@ def test_those_that_give_a_core_away_at_once_lengthen_nothing() -> None:
     found = others_between(use(before, ticks=0), use(after, ticks=1000, yielding=frozenset({200})))
     assert found is not None
     assert found.share == pytest.approx(0.05)
+
+
+def test_others_on_cores_that_the_run_has_not_count_no_more_than_what_was_used_of_its_own() -> None:
+    before = {1: process(0), 100: process(1), 200: process(1)}
+    after = {1: process(0), 100: process(1, 300), 200: process(1, 900)}
+    found = others_between(use(before, ticks=0), use(after, ticks=1000, programs=700, all_cores=False))
+    assert found is not None
+    assert found.share == pytest.approx(0.4)
+    nothing = others_between(use(before, ticks=0), use(after, ticks=1000, programs=200, all_cores=False))
+    assert nothing is not None
+    assert nothing.share == 0
+
+
+def test_what_the_hypervisor_took_is_reported_beside_what_programs_did() -> None:
+    before = {1: process(0), 100: process(1), 200: process(1)}
+    after = {1: process(0), 100: process(1, 300), 200: process(1, 120)}
+    found = others_between(use(before, ticks=0), use(after, ticks=1000, steal=300))
+    assert found is not None
+    assert (found.share, found.stolen_share) == (pytest.approx(0.12), pytest.approx(0.3))
+    assert found.text.endswith(" and the hypervisor 30 %")
+
+
+@pytest.mark.parametrize(
+    ("group", "other", "sessions", "policy", "yields"),
+    [
+        ("", "", False, os.SCHED_IDLE, True),
+        ("", "", True, os.SCHED_IDLE, False),
+        ("run", "run", True, os.SCHED_IDLE, True),
+        ("run", "other", False, os.SCHED_IDLE, False),
+        ("run", "run", False, os.SCHED_BATCH, False),
+        ("run", "idle", True, os.SCHED_OTHER, True),
+        ("run", "other/idle", True, os.SCHED_OTHER, False),
+    ],
+)
+def test_who_gives_a_core_away_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    other: str,
+    sessions: bool,
+    policy: int,
+    yields: bool,
+) -> None:
+    """A session of its own, or another branch of control groups, weighs as much as the run's, however idle its
+    processes are among themselves."""
+    (tmp_path / other).mkdir(parents=True, exist_ok=True)
+    if other.endswith("idle"):
+        (tmp_path / other / "cpu.idle").write_text("1\n")
+    controller = Controller(name="cpu", mount_point=tmp_path, version=1)
+    monkeypatch.setattr(programs, "available_controllers", lambda: {"cpu": controller})
+    monkeypatch.setattr(programs, "group_of", lambda _, pid: tmp_path / (group if pid == "self" else other))
+    monkeypatch.setattr(programs, "groups_sessions", lambda: sessions)
+    assert (200 in programs.yielding({200: process(1)._replace(policy=policy)})) == yields
+
+
+def test_what_is_in_a_hosts_network_is_the_runs_whoever_started_it() -> None:
+    """As Docker starts what runs in containers."""
+    with subprocess.Popen(
+        ["setsid", "--fork", "unshare", "--net", "sh", "-c", "echo $$; exec sleep 100"], stdout=subprocess.PIPE
+    ) as starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        try:
+            starter.wait()
+            assert pid not in ProcessorUse.take([]).own
+            assert pid in ProcessorUse.take([], hosts=[pid, os.getpid()]).own
+            assert os.getppid() not in ProcessorUse.take([], hosts=[pid, os.getpid()]).own
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_idle_scheduling_is_read_of_real_processes() -> None:
@@ -122,7 +201,7 @@ def test_in_a_container_what_cannot_be_seen_is_what_remains_of_the_cores() -> No
     later = use(after, ticks=1000, programs=450, sees_all=False)
     found = others_between(hidden, later)
     assert found is not None
-    assert found == (pytest.approx((400 - 100) / 1000), ())
+    assert found == (pytest.approx((400 - 100) / 1000), (), 0.0)
     everything = others_between(replace(hidden, sees_all=True), replace(later, sees_all=True))
     assert everything is not None
     assert everything.share == 0.0

@@ -28,6 +28,7 @@ def test_summary_json_keeps_the_contract_for_scripts(record: Make) -> None:
         "predicted_s",
         "bottleneck",
         "missing",
+        "span_s",
     }
     assert {
         "name", "from", "to", "rate_bps", "delay_s", "measured_rate_bps", "measured_delay_s", "bytes",

@@ -443,6 +443,20 @@ def test_as_many_exchanges_begin_with_a_burst_as_were_made() -> None:
     assert facts(buckets=buckets()).num_bursts == 1
 
 
+def test_an_exchange_has_the_links_from_its_first_worker_s_start_to_its_last_one_s_result() -> None:
+    def judged(bound_s: float) -> Verdict:
+        staggered = buckets(bucket(0, 10.5, 14.9), bucket(1, 11.9, 16.5))
+        return judge(facts(buckets=staggered, prediction=replace(PREDICTION, schedule_bound_s=bound_s)))
+
+    assert judged(4.6) == ("valid", [])
+    outcome, (note,) = judged(5.9)
+    assert outcome == "valid"
+    assert "it takes each of them 4.6 s and all of them together 6 s, and its bytes need 5.9 s" in note
+    outcome, (reason,) = judged(6.1)
+    assert outcome == "invalid"
+    assert "an all-reduce took 6 s, and its bytes alone need 6.1 s" in reason
+
+
 def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:
     outcome, (reason,) = judge(with_link(bytes=120_000_000, expected_bytes=None))
     assert outcome == "invalid"
@@ -537,11 +551,47 @@ def test_network_efficiency_is_not_given_where_other_programs_had_the_cores_with
     assert measure(paced).network_efficiency is not None
 
 
+def test_cores_that_the_hypervisor_had_without_communication_count_as_those_of_other_programs() -> None:
+    known = loaded_by_others(0.0, "compute_only")
+    some, many = (
+        replace(known, other_programs={"compute_only": Programs(0.02, stolen_share=stolen)}) for stolen in (0.1, 0.3)
+    )
+    assert judge(some)[0] == judge(many)[0] == "degraded"
+    assert "and the hypervisor 30 % while the workers computed without communicating" in judge(many)[1][0]
+    assert measure(some).network_efficiency is not None
+    assert measure(many).network_efficiency is None
+    assert judge(replace(known, other_programs={"compute_only": Programs(0.02, stolen_share=0.05)})) == ("valid", [])
+
+
 def test_other_programs_beside_what_does_not_compute_are_named_and_change_nothing() -> None:
     """Threads that move gradients are seen waiting where they do."""
     known = facts(other_programs={"measured": Programs(0.3)})
     assert judge(known) == ("valid", ["other programs took 30 % of the cores while iterations were measured"])
     assert judge(replace(known, other_programs={"measured": Programs(0.09)})) == ("valid", [])
+
+
+@pytest.mark.parametrize(("share", "outcome"), [(0.05, "valid"), (0.15, "degraded"), (0.3, "invalid")])
+def test_other_programs_beside_workers_that_wait_by_design_are_judged(share: float, outcome: str) -> None:
+    """Their threads' waits are not counted, so nothing shows which of them others caused."""
+    limited = facts(limited_ranks=frozenset({0, 1}), other_programs={"measured": Programs(share)})
+    paced = replace(limited, iterations=limited.iterations.with_columns(pace_s=pl.lit(3.0)))
+    for known in (limited, paced):
+        found, reasons = judge(known)
+        assert found == outcome
+        assert any("held to a share of the cores wait for them in any case" in text for text in reasons) == (
+            outcome != "valid"
+        )
+
+
+@pytest.mark.parametrize(("share", "outcome"), [(0.05, "valid"), (0.15, "degraded"), (0.3, "invalid")])
+def test_other_programs_beside_a_command_are_judged(share: float, outcome: str) -> None:
+    command = CommandSummary(
+        argv=["train"], backend=None, redirected=[], launcher=False, start_s=10.0, time_s=7.0, workers=[]
+    )
+    known = facts(command=command, command_end_s=17.0, iterations=iterations(), buckets=buckets(), prediction=None)
+    found, reasons = judge(replace(known, other_programs={"measured": Programs(share)}))
+    assert found == outcome
+    assert any("while the command ran" in text for text in reasons) == (outcome != "valid")
 
 
 def test_one_late_iteration_of_few_counts_by_what_it_adds_to_the_mean() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from testbed.experiment.link import MAX_RATE_BPS, UNSHAPED_BPS
 from testbed.record.reader import Record
-from testbed.verdict.link_bounds import impossible, overspeeds
+from testbed.record.summary import Results
+from testbed.verdict.link_bounds import impossible, out_of_step, overspeeds
 
 KEY = ("w0-s0", "w0")
 BURSTS = {KEY: 15_000}
@@ -132,7 +133,7 @@ def test_an_all_reduce_below_its_bound_and_a_factor_over_one_are_not(
 ) -> None:
     summary = record().summary
     assert summary.allreduce is not None
-    fast = summary.allreduce.model_copy(update={"time_s": 0.9 * summary.allreduce.schedule_bound_s})
+    fast = summary.allreduce.model_copy(update={"span_s": 0.9 * summary.allreduce.schedule_bound_s})
     reported = impossible(
         summary.model_copy(
             update={
@@ -158,7 +159,29 @@ def test_what_bursts_let_pass_early_is_no_miracle(record: Callable[..., Record])
     assert summary.allreduce is not None
     bound_s = summary.allreduce.schedule_bound_s
     early = summary.model_copy(
-        update={"allreduce": summary.allreduce.model_copy(update={"time_s": 0.8 * bound_s}), "changes": []}
+        update={"allreduce": summary.allreduce.model_copy(update={"span_s": 0.8 * bound_s}), "changes": []}
     )
     assert impossible(early, at_once_s=0.0)
     assert impossible(early, at_once_s=0.2 * bound_s) == []
+
+
+def test_workers_that_begin_one_after_the_other_may_each_take_less_than_the_bytes_need(
+    record: Callable[..., Record],
+) -> None:
+    """Seen: a ring over an oversubscribed trunk whose workers began 72 ms apart, again and again. The trunk was at work
+    for 515 ms, which its bytes need; no worker waited for more than 441."""
+    summary = record().summary
+    assert summary.allreduce is not None
+    bound_s = summary.allreduce.schedule_bound_s
+
+    def took(time_s: float, span_s: float | None) -> Results:
+        allreduce = summary.allreduce and summary.allreduce.model_copy(update={"time_s": time_s, "span_s": span_s})
+        return summary.model_copy(update={"allreduce": allreduce, "changes": [], "synchronisation": None})
+
+    staggered = took(0.86 * bound_s, bound_s)
+    assert impossible(staggered, at_once_s=0.0) == []
+    why = out_of_step(staggered, at_once_s=0.0)
+    assert why is not None
+    assert why.startswith("workers begin an all-reduce at different times")
+    assert out_of_step(staggered, at_once_s=0.2 * bound_s) is None, "bursts explain it"
+    assert out_of_step(took(bound_s, bound_s), at_once_s=0.0) is None

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from testbed.calibration.cache import Mode
 from testbed.calibration.tolerances import Calibration
@@ -39,11 +40,19 @@ def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -
 
 
 def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
-    def not_checked(dataplane: str) -> list[str]:
-        collective = {"kind": "in_network", "dataplane": dataplane}
-        plan = make_plan(validate({"name": "x", "workers": 2, "collective": collective}))
-        found = nothing_yet(plan, tmp_path / dataplane)
+    def not_checked(name: str, **keys: Any) -> list[str]:
+        plan = make_plan(validate({"name": name, "workers": 2, **keys}))
+        found = nothing_yet(plan, tmp_path / name)
         return summarize(found.facts(End("failed", "a link is late"))).checked.not_checked
 
-    assert not_checked("ebpf") == ["run-queue delay of aggregators in the kernel: they have no threads"]
-    assert not_checked("reference") == []
+    in_kernel = not_checked("ebpf", collective={"kind": "in_network", "dataplane": "ebpf"})
+    assert in_kernel == ["run-queue delay of aggregators in the kernel: they have no threads"]
+    assert not_checked("reference", collective={"kind": "in_network", "dataplane": "reference"}) == []
+    slow = {"links": {"w0->s0": {"rate": "20mbit"}}}
+    (text,) = not_checked("slow", **slow)
+    assert text.startswith("rates of 1 directions while packets waited: below 21.93 Mbit/s a probe sees too few")
+    assert not_checked("often", metrics={"interval": "200ms"}, **slow) == []
+    synthetic: dict[str, Any] = {"workload": "synthetic", "link": {"rate": "50mbit"}}
+    assert not_checked("undilated", **synthetic) == []
+    (text,) = not_checked("dilated", **synthetic, dilation=4)
+    assert text.startswith("rates of 4 directions while packets waited: below 87.71 Mbit/s")

@@ -168,6 +168,7 @@ def test_links_and_allreduce_as_calculated_manually() -> None:
     assert link.utilization_busy == pytest.approx(3000 * 8 / (8000 * 3.5)), "from when the second has handed over, 12.5"
     assert summary.allreduce is not None
     assert summary.allreduce.time_s == pytest.approx(3.5), "the slowest worker"
+    assert summary.allreduce.span_s == pytest.approx(4.0), "from the first one's start to the last one's result"
     assert (summary.allreduce.bound_s, summary.allreduce.schedule_bound_s) == (2.5, 3.0)
 
 

@@ -216,7 +216,7 @@ CASES: dict[str, Case] = {
     "SENT_TOLERANCE": Case(lambda beyond: sent(1.011 if beyond else 1.009), VALID_INVALID),
     "UTILIZATION_LIMIT": Case(lambda beyond: utilized(1.011 if beyond else 1.009), VALID_INVALID),
     "BOUND_TOLERANCE": Case(
-        lambda beyond: facts(prediction=replace(PREDICTION, schedule_bound_s=5.75 / (0.989 if beyond else 0.991))),
+        lambda beyond: facts(prediction=replace(PREDICTION, schedule_bound_s=6.0 / (0.989 if beyond else 0.991))),
         (0, 1),
         lambda known: len(impossible(measure(known), at_once_s=0.0)),
     ),
