@@ -2,13 +2,11 @@
 
 import json
 import secrets
-import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from errno import EADDRINUSE, EADDRNOTAVAIL
 from functools import partial
@@ -26,8 +24,9 @@ from switch_agg.control.service import ControlClient, served
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane, Program, data_plane, data_planes
 from switch_agg.epochs import Epochs
-from switch_agg.errors import AggregationError, JobError, UnsupportedError, explained
+from switch_agg.errors import AggregationError, Interrupted, JobError, UnsupportedError, explained
 from switch_agg.faults import Faults
+from switch_agg.interruptions import Ending
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
 from switch_agg.payload import PayloadName
@@ -49,6 +48,8 @@ app = typer.Typer(
 )
 Control = Annotated[Path, typer.Option("--control", help="The aggregator's control socket.")]
 DEFAULT_CONTROL = Path("/run/switch-agg.sock")
+EXIT_INTERRUPTED: Final = 130
+_LOOK_S: Final = 0.2
 
 
 @app.command()
@@ -87,7 +88,7 @@ def serve(
         typer.Option(help="compatible: where clients address their frames; the MAC address of --listen's interface."),
     ] = None,
 ) -> None:
-    """Serve an address until a signal comes. Says `ready ADDRESS:PORT` when it does.
+    """Serve an address until SIGINT, SIGTERM or SIGHUP comes. Says `ready ADDRESS:PORT` when it does.
 
     Beside the control socket a file, CONTROL.epoch, stays: the next aggregator there goes on counting epochs, so that
     it knows what is late from before its start.
@@ -95,33 +96,34 @@ def serve(
     Example: switch-agg serve --listen 10.0.0.9 --control /run/agg.sock --metrics 9465 --link-mbps 100
     """
     address = _address(listen)
+    ending = Ending()
     with ExitStack() as stack:
-        plane: DataPlane
-        if compatible:
-            if not data_plane(dataplane).serves_switchml:
-                able = " or ".join(each for each in data_planes() if data_plane(each).serves_switchml)
-                raise JobError(f"--compatible: the data plane {dataplane} does not serve it; {able} does")
-            plane = _compatible_plane(stack, listen, address, sessions, switch_mac)
-        else:
-            for name, given in (("--sessions", sessions), ("--switch-mac", switch_mac)):
-                if given is not None:
-                    raise JobError(f"{name}: has a meaning only with --compatible")
-            epochs = Epochs(memory=control.with_name(f"{control.name}.epoch"))
-            plane = _plane(dataplane, address, epochs, switch_pid, interface, elements, payload, slots)
-            stack.callback(plane.close)
-        rate_bps = None if link_mbps is None else link_mbps * 1e6
-        name = SWITCHML if compatible else dataplane
-        status = partial(status_of, plane, name=name, address=address, since_s=clock.now_s(), link_rate_bps=rate_bps)
-        stack.enter_context(served(plane, control, status))
-        if metrics is not None:
-            _export(stack, metrics, status)
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+        with ending.setting_up():
+            plane: DataPlane
+            if compatible:
+                if not data_plane(dataplane).serves_switchml:
+                    able = " or ".join(each for each in data_planes() if data_plane(each).serves_switchml)
+                    raise JobError(f"--compatible: the data plane {dataplane} does not serve it; {able} does")
+                plane = _compatible_plane(stack, listen, address, sessions, switch_mac)
+            else:
+                for name, given in (("--sessions", sessions), ("--switch-mac", switch_mac)):
+                    if given is not None:
+                        raise JobError(f"{name}: has a meaning only with --compatible")
+                epochs = Epochs(memory=control.with_name(f"{control.name}.epoch"))
+                plane = _plane(dataplane, address, epochs, switch_pid, interface, elements, payload, slots)
+                stack.callback(plane.close)
+            rate_bps = None if link_mbps is None else link_mbps * 1e6
+            name = SWITCHML if compatible else dataplane
+            since_s = clock.now_s()
+            status = partial(status_of, plane, name=name, address=address, since_s=since_s, link_rate_bps=rate_bps)
+            stack.enter_context(served(plane, control, status))
+            if metrics is not None:
+                _export(stack, metrics, status)
         sys.stdout.write(f"ready {address[0]}:{address[1]}\n")
         sys.stdout.flush()
-        while not stop.wait(0.2):
+        while ending.arrived is None:
             plane.check()
+            time.sleep(_LOOK_S)
 
 
 @app.command()
@@ -379,9 +381,14 @@ def _scraped(status: Status) -> "Scraped":
 
 
 def main() -> None:
-    """Errors are one line; 2 what was requested cannot be, 3 something is missing on this machine."""
+    """Errors are one line; 2 what was requested cannot be, 3 something is missing on this machine, 130 interrupted
+    before it served, and cleaned."""
     try:
         app()
+    except Interrupted as interrupted:
+        with suppress(OSError):  # the terminal is gone
+            _report(f"switch-agg: {interrupted}: interrupted; everything that was made has been removed")
+        sys.exit(EXIT_INTERRUPTED)
     except (JobError, ValidationError) as error:
         said = explained(error) if isinstance(error, ValidationError) else str(error)
         sys.stderr.write(f"switch-agg: {said}\n")

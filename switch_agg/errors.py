@@ -65,6 +65,11 @@ class UnsupportedError(AggregationError):
     """Something is missing on this machine; the message names the fix."""
 
 
+class Interrupted(BaseException):
+    """A signal came before an aggregator served: unwinds all that was made. Not an error: nothing that handles errors
+    may stop it."""
+
+
 def explained(error: ValidationError) -> str:
     """What is wrong with each field, in one line: `up.loss: input should be less than or equal to 1 (got 2)`."""
     found = []

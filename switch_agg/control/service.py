@@ -5,7 +5,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -130,10 +130,22 @@ def _clear(path: Path) -> None:
         return
     if not path.is_socket():
         raise UnsupportedError(f"--control {path}: there is a file of that name; choose another path")
-    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-        probe.connect(str(path))
+    if _is_served(path):
         raise UnsupportedError(f"--control {path}: another aggregator is served there; end it, or choose another path")
     path.unlink(missing_ok=True)
+
+
+def _is_served(path: Path) -> bool:
+    """Whether somebody listens at the socket. Never waits: one that is stopped may not take the connection for long."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # so many wait for it already that there is no room for another
+            return True
+        except OSError:
+            return False
+        return True
 
 
 class ControlClient:

@@ -10,7 +10,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -21,7 +21,7 @@ from switch_agg.dataplanes.base import DataPlane, DataPlaneKind, Program, regist
 from switch_agg.driver import Service, open_socket
 from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError, UnsupportedError
-from switch_agg.faults import Faults, first_state
+from switch_agg.faults import Direction, Faults, first_state
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.native.build import build
 from switch_agg.native.layout import layout_of
@@ -31,8 +31,11 @@ from switch_agg.wire import ETHERNET_IP_UDP_BYTES, MAX_JOBS, PORTS, Packet
 
 SOURCE: Final = Path(__file__).resolve().parent / "native" / "aggregate.bpf.c"
 PROGRAM: Final = "aggregate"
+_DIRECTIONS: Final[tuple[Direction, ...]] = ("up", "down")
 _FAULT_NUMBERS: Final = {"loss": 1, "duplicate": 2, "corrupt": 3, "reorder": 4}
 _SHARES: Final = 1 << 53
+_MAX_LISTED: Final = 4096
+"""Entries of the program's map `listed`."""
 TRIAL_PORT: Final = 4000
 """From which the workers of a :class:`ProgramTrial` have joined."""
 _SHOT: Final = 2
@@ -138,7 +141,7 @@ class EbpfDataPlane:
 
         All jobs have chunks of `num_elements` of that payload, and `num_slots` slots between them. Raises
         UnsupportedError without clang, libbpf or a kernel that takes the program, or for more elements than it can
-        take, and OSError when the address cannot be had.
+        take, and OSError when the address cannot be had: the switch is as it was then.
         """
         self._num_elements = num_elements
         self._payload = payload
@@ -152,19 +155,20 @@ class EbpfDataPlane:
         self._next_generation = 1
         self._listed: list[_ListedKey] = []
         """Faults in the program's map, by name."""
+        self._core = _Control(generation=generation, epochs=epochs)
         object_file = _built(num_elements, payload)
-        self._object = BpfObject(object_file, max_entries={"versions": 2 * num_slots})
-        try:
+        self._object = BpfObject(object_file, max_entries={"versions": 2 * num_slots, "listed": _MAX_LISTED})
+        with ExitStack() as undo:
+            undo.callback(self._object.close)
             with switch():
                 self._index = socket.if_nametoindex(interface)
                 self._object.attach(PROGRAM, self._index)
-            self._core = _Control(generation=generation, epochs=epochs)
-            opened = open_socket(local)
-        except BaseException:
-            self._object.close()
-            raise
-        self.address: Address = opened.getsockname()
-        self._service = Service(_Publishing(self._core, self._publish), opened, name="aggregator")
+                # The switch holds the program by itself from now on: closing the object does not end it.
+                undo.callback(self._detach)
+            opened = undo.enter_context(open_socket(local))
+            self.address: Address = opened.getsockname()
+            self._service = Service(_Publishing(self._core, self._publish), opened, name="aggregator")
+            undo.pop_all()
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -182,12 +186,14 @@ class EbpfDataPlane:
             raise JobError(f"first_slot + num_slots: the switch has {self._num_slots} slots")
         if job.straggler_timeout_s:
             raise JobError("straggler_timeout_s: the data plane ebpf has none; reference has")
+        ways, parent = {host: self._way(host) for host in job.workers}, self._parent(job)
         with self._service.lock:
             self._core.configure(job)
+            # From here on nothing may be refused: the core serves the job, and publishes whoever joins it.
+            self._paths.update(ways)
             for index, host in enumerate(job.workers):
-                self._paths[host] = self._way(host)
                 self._object.set("worker_index", _who(job.number, host), index)
-            self._object.set("parents", job.number, self._parent(job))
+            self._object.set("parents", job.number, parent)
             self._publish()
 
     def remove(self, number: int) -> None:
@@ -219,18 +225,17 @@ class EbpfDataPlane:
     def inject(self, faults: Faults) -> None:
         """See DataPlane."""
         reorders = faults.up.reorder or faults.down.reorder or any(each.fault == "reorder" for each in faults.listed)
+        entries = _listed_entries(faults)
         with self._service.lock:
             while self._listed:
                 self._object.delete("listed", self._listed.pop())
-            for number, direction in enumerate(("up", "down")):
+            for where, value in entries.items():
+                self._listed.append(_ListedKey(*where))
+                self._object.set("listed", self._listed[-1], value)
+            for number, direction in enumerate(_DIRECTIONS):
                 for worker in range(MAX_WORKERS):
-                    state = first_state(faults.seed, "up" if direction == "up" else "down", worker)
+                    state = first_state(faults.seed, direction, worker)
                     self._object.set("draws", number * MAX_WORKERS + worker, _Draw(state=state))
-                for each in (each for each in faults.listed if each.direction == direction):
-                    for occurrence, value in ((0, 0), (each.occurrence, _FAULT_NUMBERS[each.fault])):
-                        key = _ListedKey(direction=number, worker=each.worker, chunk=each.chunk, occurrence=occurrence)
-                        self._object.set("listed", key, value)
-                        self._listed.append(key)
                 rates = faults.up if direction == "up" else faults.down
                 loss, duplicate = rates.loss, rates.loss + rates.duplicate
                 reorder = duplicate + rates.reorder
@@ -306,14 +311,16 @@ class EbpfDataPlane:
         """See DataPlane."""
         self._service.close()
         try:
-            with self._switch():
-                self._object.detach(self._index)
-        except OSError:
-            pass  # the switch is gone, and the program with it
+            self._detach()
         finally:
             self._object.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _detach(self) -> None:
+        """Take the program off the switch; where that is gone, the program went with it."""
+        with suppress(OSError), self._switch():
+            self._object.detach(self._index)
 
     def _job(self, number: int) -> Job:
         """Raises JobError. The lock is held."""
@@ -462,6 +469,22 @@ def _add_kernel_counters(counters: Counters, program: BpfObject) -> None:
         for name in _COUNTERS:
             if name in known:
                 setattr(counters, name, getattr(counters, name) + getattr(counted, name))
+
+
+def _listed_entries(faults: Faults) -> dict[tuple[int, int, int, int], int]:
+    """What the program's map `listed` is to hold, by direction, worker, chunk and occurrence: the number of the fault,
+    and at occurrence 0 how many datagrams of that chunk have come. Raises UnsupportedError for more than has room."""
+    entries: dict[tuple[int, int, int, int], int] = {}
+    for each in faults.listed:
+        direction = _DIRECTIONS.index(each.direction)
+        entries[direction, each.worker, each.chunk, 0] = 0
+        entries[direction, each.worker, each.chunk, each.occurrence] = _FAULT_NUMBERS[each.fault]
+    if len(entries) > _MAX_LISTED:
+        raise UnsupportedError(
+            f"listed: in the kernel there is room for {_MAX_LISTED} entries, one for each fault and one for each chunk "
+            f"of a worker and direction that has any, not for {len(entries)}; reference takes more"
+        )
+    return entries
 
 
 def _in_flight(program: BpfObject, slots: Iterable[int], num_elements: int, payload: PayloadName) -> int:

@@ -91,7 +91,8 @@ class BpfObject:
             raise UnsupportedError(f"no eBPF: the kernel refuses {path.name}: {reason}; {fix}")
 
     def attach(self, program: str, interface: int) -> None:
-        """To the egress of an interface of the calling thread's network namespace. Raises UnsupportedError."""
+        """To the egress of an interface of the calling thread's network namespace. Raises UnsupportedError, and has
+        changed nothing there then."""
         library = _library()
         hook = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_EGRESS)
         # -EEXIST when there is one already, of somebody else, which stays.
@@ -105,6 +106,7 @@ class BpfObject:
                 f"remove what it left: tc filter del dev {name} egress (in the namespace of {name})"
             )
         if result != 0:
+            self._remove_hook(interface)  # not above: the program that is there already needs it
             raise UnsupportedError(f"no eBPF: cannot attach to interface {interface}: {os.strerror(-result)}; {FIX}")
 
     def attach_tracing(self, *programs: str) -> None:
@@ -128,9 +130,7 @@ class BpfObject:
         hook = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_EGRESS)
         options = _Options(sz=ctypes.sizeof(_Options), handle=1, priority=1)
         _library().bpf_tc_detach(ctypes.byref(hook), ctypes.byref(options))
-        if self._made_hook:
-            both = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_INGRESS | TC_EGRESS)
-            _library().bpf_tc_hook_destroy(ctypes.byref(both))
+        self._remove_hook(interface)
 
     def run(self, program: str, frame: bytes, segment_bytes: int = 0) -> tuple[int, bytes, int]:
         """BPF_PROG_TEST_RUN: the program's verdict on a frame, the frame afterwards, and the nanoseconds.
@@ -216,6 +216,13 @@ class BpfObject:
             _library().bpf_link__destroy(link)
         self._links.clear()
         _library().bpf_object__close(self._object)
+
+    def _remove_hook(self, interface: int) -> None:
+        """Where :meth:`attach` made it."""
+        if self._made_hook:
+            both = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_INGRESS | TC_EGRESS)
+            _library().bpf_tc_hook_destroy(ctypes.byref(both))
+            self._made_hook = False
 
     def _map(self, name: str) -> int:
         if name not in self._maps:

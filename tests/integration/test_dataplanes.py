@@ -16,16 +16,18 @@ import pytest
 
 from switch_agg.client import Client
 from switch_agg.dataplanes.base import DataPlane
+from switch_agg.dataplanes.ebpf import _built
 from switch_agg.driver import open_socket
 from switch_agg.errors import EpochEndedError, JobError, UnsupportedError
 from switch_agg.faults import FaultRates, Faults, ListedFault
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
+from switch_agg.native.libbpf import BpfObject
 from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.quantize import error_bound
 from switch_agg.switchml import wire as original_wire
 from switch_agg.wire import HEADER, Kind, Packet, decode, frame_bytes
-from tests.rack import AGGREGATOR, PORT, Rack, everybody, rack, run
+from tests.rack import AGGREGATOR, PORT, Rack, everybody, held_namespace, rack, run
 
 pytestmark = pytest.mark.privileged
 PLANES = ["reference", "ebpf"]
@@ -496,6 +498,98 @@ def test_an_interface_has_one_program_and_is_left_as_it_was() -> None:
         theirs = tc("qdisc", "show")
         r.plane("ebpf").close()
         assert tc("qdisc", "show") == theirs
+
+
+@pytest.mark.parametrize("hook", ["none", "somebody else's"])
+def test_an_address_that_cannot_be_had_leaves_the_switch_as_it_was(hook: str) -> None:
+    """The program stayed on the switch, and went on taking contributions off the link."""
+    with rack(1) as r:
+        if hook != "none":
+            run(r.switch, "tc qdisc add dev agg0 clsact")
+        before = _tc(r.switch, "agg0")
+        with undone(
+            r.aggregators[0], f"ip address del {AGGREGATOR}/24 dev eth0", f"ip address add {AGGREGATOR}/24 dev eth0"
+        ):
+            with pytest.raises(OSError, match="Cannot assign requested address"):
+                r.plane("ebpf")
+            assert _tc(r.switch, "agg0") == before
+        r.plane("ebpf").close()
+        assert _tc(r.switch, "agg0") == before
+
+
+def test_a_program_that_cannot_be_attached_leaves_no_hook() -> None:
+    with ExitStack() as stack:
+        pid = held_namespace(stack)
+        program = BpfObject(_built(32, "int32"), max_entries={"versions": 2})
+        stack.callback(program.close)
+        before = _tc(pid, "lo")
+        with in_network_of(pid), pytest.raises(UnsupportedError, match="cannot attach to interface"):
+            program.attach("no_such_program", socket.if_nametoindex("lo"))
+        assert _tc(pid, "lo") == before
+
+
+@pytest.mark.parametrize("unknown", ["a worker", "the aggregator above"])
+def test_a_job_to_which_the_switch_knows_no_way_is_refused_whole(unknown: str) -> None:
+    """It stayed configured in part: the call could not be repeated, and a JOIN ended the service of all jobs."""
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(4, num_aggregators=2))
+        plane = r.plane("ebpf", num_slots=32)
+        stack.callback(plane.close)
+        hosts, parent = r.job().workers, None if unknown == "a worker" else "10.9.254.2"
+        other = Job(workers=hosts[:2], num_slots=16)
+        job = Job(number=1, workers=hosts[2:], first_slot=16, num_slots=16, parent=parent)
+        plane.configure(other)
+        host, port = (hosts[3], "p3") if parent is None else (parent, "agg1")
+        mac = _neighbour(r.switch, host, port)
+        with undone(
+            r.switch,
+            f"ip neighbour del {host} dev {port}",
+            f"ip neighbour replace {host} lladdr {mac} dev {port} nud permanent",
+        ):
+            for _ in range(2):
+                with pytest.raises(JobError, match=rf"no hardware address of {host} on {port}; ping it first"):
+                    plane.configure(job)
+                assert plane.jobs == (other,)
+        plane.configure(job)
+        assert plane.jobs == (other, job)
+        for index in (2, 3):
+            with r.socket(index) as opened:
+                opened.sendto(Packet(Kind.JOIN, 1, 0, 100, slot=index - 2).encode(), (AGGREGATOR, PORT))
+        awaited(lambda: plane.counters().control == 2)
+        clients = [stack.enter_context(r.client(other, index)) for index in range(2)]
+        assert everybody(clients, lambda _, client: client.join()) == [None] * 2
+        found = everybody(clients, lambda _, client: client.reduce(np.ones((9, 256), np.int32), np.zeros(9, np.int8)))
+        assert [set(each.elements.ravel().tolist()) for each in found] == [{2}, {2}]
+        plane.check()
+
+
+def test_faults_for_which_the_kernel_has_no_room_leave_those_before() -> None:
+    """Some of them were listed, and those before were gone."""
+    with bench("ebpf", 2) as b:
+        b.plane.inject(Faults(listed=(ListedFault(direction="up", worker=1, chunk=0),)))
+        many = tuple(ListedFault(direction="up", worker=0, chunk=1000 + at) for at in range(2049))
+        with pytest.raises(UnsupportedError, match=r"listed: in the kernel there is room for 4096 .* not for 4098"):
+            b.plane.inject(Faults(listed=many))
+        b.reduce(6)
+        assert b.plane.counters().injected == 1
+        b.plane.inject(Faults(listed=many[1:]))  # which is as much as there is room for
+        b.reduce(6)
+        assert b.plane.counters().injected == 1
+
+
+def _neighbour(pid: int, host: str, device: str) -> str:
+    """The hardware address of a host, as a namespace knows it."""
+    with in_network_of(pid):
+        argv = ["ip", "-j", "neighbour", "show", host, "dev", device]
+        shown = subprocess.run(argv, check=True, capture_output=True, text=True)
+    return str(json.loads(shown.stdout)[0]["lladdr"])
+
+
+def _tc(pid: int, device: str) -> list[str]:
+    """Queueing disciplines and filters of a device; where nothing can have a filter, tc says so and fails."""
+    argv = ["nsenter", "-t", str(pid), "-n", "tc"]
+    words = (("qdisc", "show", "dev", device), ("filter", "show", "dev", device, "egress"))
+    return [subprocess.run([*argv, *each], check=False, capture_output=True, text=True).stdout for each in words]
 
 
 def _bytes(pid: int, device: str) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -90,6 +91,21 @@ def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
     remembered = int((tmp_path / "agg.sock.epoch").read_text())
     assert remembered == (before + RESERVED) % 2**32, "the next aggregator here counts on from there"
     assert command("status", *at).returncode == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_signal_that_ends_a_command_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    """SIGHUP, of a terminal that goes away, left the control socket."""
+    control = tmp_path / "agg.sock"
+    argv = [sys.executable, "-m", "switch_agg", "serve", "--listen", LISTEN, "--control", str(control)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready {LISTEN}:48864\n"
+        assert control.exists()
+        process.send_signal(number)
+        status = process.wait(10)
+    assert not control.exists()
+    assert status == 0
 
 
 def test_clients_of_switchml_are_served_through_their_sessions(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,13 +22,13 @@ def plane() -> Iterator[ReferenceDataPlane]:
 
 
 def test_an_aggregator_is_configured_inspected_and_reset(plane: ReferenceDataPlane, tmp_path: Path) -> None:
-    socket = tmp_path / "agg.sock"
+    path = tmp_path / "agg.sock"
 
     def status():  # type: ignore[no-untyped-def]
         return status_of(plane, name="reference", address=plane.address, since_s=0.0)
 
-    with served(plane, socket, status), ControlClient(socket) as client:
-        assert socket.stat().st_mode & 0o777 == 0o660
+    with served(plane, path, status), ControlClient(path) as client:
+        assert path.stat().st_mode & 0o777 == 0o660
         client.configure(JOB)
         with pytest.raises(JobError, match="job 0 is being served"):
             client.configure(JOB)
@@ -41,11 +42,27 @@ def test_an_aggregator_is_configured_inspected_and_reset(plane: ReferenceDataPla
         client.remove(0)
         with pytest.raises(JobError, match="not being served"):
             client.reset(0)
-    assert not socket.exists()
-    with ControlClient(socket) as client, pytest.raises(UnsupportedError, match="switch-agg serve --control"):
+    assert not path.exists()
+    with ControlClient(path) as client, pytest.raises(UnsupportedError, match="switch-agg serve --control"):
         client.status()
 
 
 @pytest.mark.parametrize("job", [JOB, Job(workers=("a",), parent="b", parent_index=3), Job(workers=("a",), number=7)])
 def test_jobs_survive_the_wire(job: Job) -> None:
     assert job_of(job_message(job)) == job
+
+
+def test_an_aggregator_that_takes_no_connections_keeps_its_socket(plane: ReferenceDataPlane, tmp_path: Path) -> None:
+    """One that is stopped, say: whoever wanted to serve there waited for it."""
+    path = tmp_path / "agg.sock"
+
+    def status():  # type: ignore[no-untyped-def]
+        return status_of(plane, name="reference", address=plane.address, since_s=0.0)
+
+    with socket.socket(socket.AF_UNIX) as stopped, socket.socket(socket.AF_UNIX) as waiting:
+        stopped.bind(str(path))
+        stopped.listen(0)
+        waiting.connect(str(path))
+        with pytest.raises(UnsupportedError, match="another aggregator is served there"), served(plane, path, status):
+            pass
+    assert path.is_socket()
