@@ -195,23 +195,9 @@ class _Calibrator:
         links = []
         for direction, delay in zip(self._plan.directions, delays, strict=True):
             name = link_class(self._plan, direction)
-            rate = rates.get(direction.hop, dated[name][0])
-            own = direction.hop in rates
-            links.append(
-                Measurement(
-                    link=direction.link,
-                    sender=direction.sender.node,
-                    receiver=direction.receiver.node,
-                    link_class=name,
-                    delay_s=delay.delay_s,
-                    delay_attempts_s=delay.attempts_s,
-                    goodput_bps=rate.goodput_bps,
-                    rate_bps=rate.rate_bps,
-                    rate_of=direction.name if own else dated[name][1].direction,
-                    congestion=rate.congestion,
-                    rate_attempts_bps=rate.attempts_bps,
-                )
-            )
+            own = rates.get(direction.hop)
+            rate, rate_dated = dated[name] if own is None else (own, _now(direction))
+            links.append(Measurement.of(direction, name, delay, rate, rate_dated))
         classes = [self._class(name, members, *dated[name]) for name, members in self._classes.items()]
         return Calibration(mode=self._mode, links=links, classes=classes)
 

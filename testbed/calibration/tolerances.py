@@ -53,6 +53,15 @@ class DelayMeasurement(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Dated:
+    """When a quantity of a class was measured, on which direction, and whether that was before this run."""
+
+    measured_at: str
+    direction: str
+    from_cache: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
     """One direction of one link."""
 
@@ -70,15 +79,28 @@ class Measurement:
     """The direction whose rate was measured: `w0 -> s0`."""
     congestion: str
     rate_attempts_bps: tuple[float, ...]
+    rate_from_cache: bool = False
+    """Whether it was measured before this run, on a link of the same class: also where that had this one's name."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dated:
-    """When a quantity of a class was measured, on which direction, and whether that was before this run."""
-
-    measured_at: str
-    direction: str
-    from_cache: bool
+    @classmethod
+    def of(
+        cls, direction: Direction, link_class: str, delay: DelayMeasurement, rate: RateMeasurement, dated: Dated
+    ) -> "Measurement":
+        """Of a direction whose rate is the one that was measured when and where `dated` says."""
+        return cls(
+            link=direction.link,
+            sender=direction.sender.node,
+            receiver=direction.receiver.node,
+            link_class=link_class,
+            delay_s=delay.delay_s,
+            delay_attempts_s=delay.attempts_s,
+            goodput_bps=rate.goodput_bps,
+            rate_bps=rate.rate_bps,
+            rate_of=dated.direction,
+            congestion=rate.congestion,
+            rate_attempts_bps=rate.attempts_bps,
+            rate_from_cache=dated.from_cache,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,7 +92,8 @@ Reused = Annotated[
     typer.Option(
         "--reuse",
         help="Which results below --output stand for runs of the same spec. same: those of this version of the code, "
-        "this machine and this schema. any: others too, and sweep.json says so. none: all is run again.",
+        "this machine, this schema and, of a command, this program. any: others too, and sweep.json says so. none: all "
+        "is run again.",
     ),
 ]
 EngineName = Annotated[

@@ -25,6 +25,8 @@ SCALE_INVARIANT: Final = frozenset({"reno", "dctcp", "highspeed", "scalable", "b
 slower time. Others look at a clock: the window of cubic grows with the third power of seconds since the last loss (RFC
 9438, section 4.2) and its slow start ends by delays in milliseconds; bbr measures over 10 s and 200 ms."""
 
+HostCost = Literal["faster", "real"]
+"""Whether hosts of a spec are k times as fast as this machine, whose times are real, or as fast in virtual time."""
 Quantity = Literal["time", "rate"]
 Tree = TypeVar("Tree")
 
@@ -62,11 +64,16 @@ class Clock:
         """A rate that was measured, or read back."""
         return real_bps if real_bps == UNSHAPED_BPS else real_bps * self.dilation
 
+    def of_hosts(self, host_cost: HostCost) -> "Clock":
+        """That of the CPU time that hosts spend: with `real` a second of it is one of the spec's hosts, too, which have
+        so many times fewer of them, by a quota."""
+        return REAL_TIME if host_cost == "real" else self
+
     def real(self, planned: Tree) -> Tree:
         """Every duration and rate in it, by the units in the names of fields; the rest as it is.
 
-        Goes into dataclasses, pydantic models, sequences and mappings; models are not validated again, since limits
-        are of what a spec says.
+        Goes into dataclasses, pydantic models, sequences and mappings, of numbers, too, where the field that holds them
+        has a unit (`attempts_bps`); models are not validated again, since limits are of what a spec says.
         """
         return _scaled(planned, {"time": self.real_s, "rate": self.real_bps})
 
@@ -98,10 +105,20 @@ def _scaled(tree: Tree, scales: Mapping[Quantity, Any]) -> Tree:
 
 
 def _field(name: str, value: Any, scales: Mapping[Quantity, Any]) -> Any:
+    """A field's name says what its numbers are, also where it holds several; whatever has names of its own goes by
+    these."""
     quantity = quantity_of(name)
-    if quantity is None or not isinstance(value, int | float):
+    if quantity is None:
         return _scaled(value, scales)
-    return scales[quantity](value)
+    if isinstance(value, int | float):
+        return scales[quantity](value)
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_field(name, each, scales) for each in value)
+    if isinstance(value, list):
+        return [_field(name, each, scales) for each in value]
+    if isinstance(value, dict):
+        return {key: _field(name, each, scales) for key, each in value.items()}
+    return _scaled(value, scales)
 
 
 def _parse_dilation(value: object) -> object:

@@ -29,7 +29,7 @@ from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS, Background
 from testbed.experiment.changes import Change
 from testbed.experiment.claims import CLAIM_KEYS
-from testbed.experiment.clock import Dilation
+from testbed.experiment.clock import Dilation, HostCost
 from testbed.experiment.documents import load_document, read_document
 from testbed.experiment.explanations import explanations
 from testbed.experiment.fusion.base import FUSIONS, Fusion
@@ -177,7 +177,7 @@ class Experiment(BaseModel):
     """The factor by which time is stretched, so that fast links fit a slow machine: rates are divided by it, every
     duration is multiplied, and every result is given as if nothing were. `auto`: the smallest whole one with which this
     machine carries the links at half of its power (`testbed doctor` measures that)."""
-    host_cost: Literal["faster", "real"] = "faster"
+    host_cost: HostCost = "faster"
     """What hosts spend on messages under a dilation k. `faster`: k times less in virtual time, as if hosts were that
     much faster, so that only the network decides. `real`: as much as on this machine with a core for each worker
     (`hosts.*.cpu` names other numbers): workers may use 1/k of that CPU time."""

@@ -189,6 +189,12 @@ class RuntimeDriver(Generic[RuntimeT]):
         self.options = options
         self.plan = plan
 
+    @classmethod
+    def image_id(cls, options: RuntimeT) -> str | None:  # noqa: ARG003 (of those that have an image)
+        """What the image that programs come from is here and now, whatever its name; None: programs are this machine's,
+        or nobody can say."""
+        return None
+
     def contained(self) -> Mapping[str, Sequence[str]]:
         """The nodes that get more than namespaces, each with the modules that it imports. Pure."""
         return {}
@@ -204,7 +210,16 @@ class RuntimeDriver(Generic[RuntimeT]):
 
 def runtime_driver(plan: Plan) -> RuntimeDriver[Runtime]:
     """The driver of the plan's runtime; its module is imported now."""
-    runtime = plan.experiment.runtime
+    return _driver_of(plan.experiment.runtime)(plan.experiment.runtime, plan)
+
+
+def image_id(runtime: Runtime) -> str | None:
+    """What the image that the runtime's programs come from is here and now; None: they are this machine's, or nobody
+    can say. Its driver's module is imported now."""
+    return _driver_of(runtime).image_id(runtime)
+
+
+def _driver_of(runtime: Runtime) -> type[RuntimeDriver[Runtime]]:
     module, _, name = runtime.driver.partition(":")
-    driver: RuntimeDriver[Runtime] = getattr(importlib.import_module(module), name)(runtime, plan)
+    driver: type[RuntimeDriver[Runtime]] = getattr(importlib.import_module(module), name)
     return driver

@@ -435,6 +435,13 @@ class ContainerRuntime:
 class ContainerDriver(RuntimeDriver[DockerContainers]):
     """A container for each node that takes part; the others are namespaces."""
 
+    @classmethod
+    def image_id(cls, options: DockerContainers) -> str | None:
+        """None where there is no such image, or no daemon that answers: a run says so."""
+        with suppress(MissingRequirementError):
+            return docker_here().image_id(options.image)
+        return None
+
     def contained(self) -> Mapping[str, Sequence[str]]:
         """Participants, the storage node, and aggregators whose data plane is a process."""
         preload = self.plan.experiment.workload.preload

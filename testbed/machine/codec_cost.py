@@ -125,18 +125,27 @@ def codec_load(plan: Plan, *, num_cores: int) -> CodecLoad | None:
 
 
 def contending_codec_times(plan: Plan, *, num_cores: int | None = None, measures: bool = True) -> _Times | None:
-    """What each of the plan's buckets takes each worker while all share the cores (None: this machine's), in virtual
-    time, for predictions. None where nothing is compressed, or there is no torch to measure it with; without `measures`
-    also where nobody has measured it before, and what was measured is taken however long ago that was."""
+    """How long each of the plan's buckets keeps each worker's codec while all share the cores (None: this machine's),
+    or each has the quota that the plan holds it to, in virtual seconds, for predictions. None where nothing is
+    compressed, or there is no torch to measure it with; without `measures` also where nobody has measured it before,
+    and what was measured is taken however long ago that was."""
     if not _is_compressed(plan):
         return None
     found = _measurement(plan) if measures and find_spec("torch") is not None else _known(_question(plan), plan)
     if found is None:
         return None
-    workers_per_core = max(1.0, plan.experiment.workers / (num_cores or num_cores_here()))
-    return tuple(
-        CodecTime(*(plan.clock.virtual_s(workers_per_core * each_s) for each_s in each)) for each in found.times
-    )
+    longer = _wall_s_per_cpu_s(plan, num_cores or num_cores_here())
+    return tuple(CodecTime(*(plan.clock.virtual_s(longer * each_s) for each_s in each)) for each in found.times)
+
+
+def _wall_s_per_cpu_s(plan: Plan, num_cores: int) -> float:
+    """Real seconds that a second of a codec's CPU time lasts, on the worker where it lasts longest. A quota of c cores
+    stops it for the rest of each period, so that it lasts 1/c seconds; a codec is one thread, which more than a core
+    makes no quicker. With `host_cost: real` all have quotas, and a run is refused unless the cores are enough for
+    them."""
+    by_quota = max((1 / cores for cores in plan.quotas.values()), default=1.0)
+    by_others = 1.0 if plan.experiment.host_cost == "real" else plan.experiment.workers / num_cores
+    return max(1.0, by_quota, by_others)
 
 
 def _is_compressed(plan: Plan) -> bool:

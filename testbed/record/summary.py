@@ -101,6 +101,8 @@ class LinkSummary(_Part):
     """One way, in calibration; always of this direction itself."""
     rate_measured_on: str | None = None
     """`w0 -> s0`: this direction, or the one that was measured for all of its class; None: not measured."""
+    rate_from_cache: bool = False
+    """Whether that was before this run, on a link of the same class (`--calibrate cached`)."""
     bytes: int
     """Counted by what shapes the link, headers included, pure acknowledgements and background traffic taken out (as far
     as they have one path; a command's acknowledgements are not known, and in it)."""
@@ -210,7 +212,8 @@ class AggregatorSummary(_Part):
     added, or nobody could ask any more."""
     wait_p99_s: float | None = None
     slot_latency: SlotLatency | None = None
-    """None: nothing came back in the measured iterations, or the record was made before this was counted."""
+    """None: nothing came back in the measured iterations, the time of the all-reduce is withheld (`allreduce.missing`
+    says why), or the record was made before this was counted."""
     last: str | None = None
     """Whose contribution was the last most often: the straggler, if it was so much more often than others."""
     last_share: float = 0.0
@@ -398,7 +401,8 @@ class CompressionSummary(_Part):
     """Bytes that the workers' links carried, with headers, over what the same collective would have sent without
     compression. It grows with the workers' number where every worker gathers all payloads."""
     encode_s: float
-    """CPU time of the codec before its last collective: mean over workers, median over iterations."""
+    """CPU time of the codec before its last collective, in virtual seconds: real ones / dilation, or real ones with
+    `host_cost: real`, whatever share of a core the worker has. Mean over workers, median over iterations."""
     decode_s: float
     """The same after it."""
 
@@ -494,7 +498,7 @@ class Checks(_Part):
     num_rates: int
     """Directions with a measured rate, their own or that of their class."""
     num_rates_own: int
-    """Directions whose own rate was measured."""
+    """Directions whose own rate was measured, for this run."""
     num_delays: int
     """Directions whose own delay was measured."""
     num_gradient_threads: int | None = None

@@ -19,6 +19,7 @@ import yaml
 
 from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS
+from testbed.experiment.clock import Clock
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.workloads.base import WORKLOADS
 from testbed.record.frames import iteration_parts, last_ready_s
@@ -87,9 +88,15 @@ class _Clock:
         self.start_s = float(min(begins_s))
         self.end_s = float(record.iterations["end_s"].max())  # type: ignore[arg-type]
         self._dilation = record.summary.dilation
+        host_cost = yaml.safe_load(record.spec_yaml).get("host_cost", "faster")
+        self._of_hosts = Clock(record.summary.dilation).of_hosts(host_cost)
 
     def us(self, at_s: float) -> float:
         return round(1e6 * (at_s - self.start_s) / self._dilation, 3)
+
+    def cpu_us(self, cpu_s: float) -> float:
+        """A worker's CPU time."""
+        return round(1e6 * self._of_hosts.virtual_s(cpu_s), 3)
 
     def span(self, name: str, process: int, thread: int, begin_s: float, end_s: float, **arguments: object) -> Event:
         begin_us = self.us(begin_s)
@@ -218,8 +225,8 @@ def _buckets(record: Record, clock: _Clock) -> Iterator[Event]:
                 index=row["index"],
                 size_bytes=row["size_bytes"],
                 payload_bytes=row["payload_bytes"],
-                encode_us=round(1e6 * row["encode_s"], 3),
-                decode_us=round(1e6 * row["decode_s"], 3),
+                encode_us=clock.cpu_us(row["encode_s"]),
+                decode_us=clock.cpu_us(row["decode_s"]),
                 **exchanges.arguments(process - 1, row),
             )
             if row["first_byte_s"] > row["started_s"]:

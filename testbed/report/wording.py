@@ -281,9 +281,18 @@ def checked_text(checked: "Checks") -> str:
 
 
 def measured_on(link: "LinkSummary") -> str:
-    """Where the measured rate is from: empty where it is the link's own."""
+    """Where the measured rate is from: empty where it is the link's own, of this run."""
+    if link.rate_from_cache:
+        return f"of its class, measured on {link.rate_measured_on} in an earlier run"
     own = f"{link.from_} -> {link.to}"
     return "" if link.rate_measured_on in (None, own) else f"of its class, measured on {link.rate_measured_on}"
+
+
+def marked_rates(links: "Sequence[LinkSummary]") -> str:
+    """What a `~` before a measured rate says of it: `measured on another of its class`; empty where no rate has one."""
+    cached = {link.rate_from_cache for link in links if measured_on(link)}
+    reasons = {False: "measured on another of its class", True: "measured before this run"}
+    return " or ".join(text for is_cached, text in reasons.items() if is_cached in cached)
 
 
 def machine_text(machine: "MachineSummary") -> tuple[str, str]:

@@ -46,6 +46,7 @@ from testbed.report.page import write_report
 from testbed.report.terminal.setup import setup_text
 from testbed.runner.engines.base import Engine
 from testbed.runner.gradient_threads import GradientThreads
+from testbed.runner.program import program_sha256
 from testbed.runner.recorder import OnLine, Recorder
 from testbed.runner.session import Session, session
 from testbed.runner.user_command import redirections
@@ -171,6 +172,8 @@ class _Run:
             predicted=predicted,
         )
         self.environment = environment.describe()
+        if (files := program_sha256(experiment)) is not None:
+            self.environment["program_sha256"] = files
         if plan.spread is not None:
             self.environment["num_machines"] = len(plan.spread.machines)
         self.status_file = StatusFile(self._status(), progress, *([live] if live is not None else []))

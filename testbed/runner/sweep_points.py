@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.errors import MissingRequirementError, SpecError
+from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import PointErrors, Sweep
 from testbed.machine.codec_cost import contending_codec_times
 from testbed.machine.doctor import Planner, plan_here, require
@@ -20,7 +21,7 @@ from testbed.record.reader import results_of
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
 from testbed.runner.attempts import Attempts, Entry, attempt_texts
-from testbed.store.documents import origin_here
+from testbed.runner.program import origin_of_runs
 from testbed.store.reuse import Reuse, unlike
 from testbed.theory.predict import predict_run
 
@@ -77,7 +78,7 @@ def found(
     """
     directory = output / f"{sweep.name}-sweep-{sweep.sha256()[:8]}"
     known = Attempts.load(directory)  # first: whoever changes results from here on has changed its numbers
-    before, here, attempts = unfinished(directory), origin_here(), known.entries
+    before, attempts = unfinished(directory), known.entries
     elsewhere = {entry.record: entry for entry in attempts if entry.machine and entry.record}
     goes_on = before is not None and (before.reuse == "none") == (reuse == "none")
     since = before.begun_at if before and goes_on else datetime.now(UTC).isoformat(timespec="seconds")
@@ -86,7 +87,7 @@ def found(
     for point, plan in zip(sweep.points, plans, strict=True):
         experiment = point.experiment
         results = results_of(output, name=experiment.name, spec_sha256=experiment.sha256())
-        others = {result.record: said for result in results if (said := unlike(Path(result.record), here))}
+        others = _others(results, experiment)
         alike = [result for result in results if reuse == "any" or result.record not in others]
         own = [result for result in alike if goes_on and _begun_at(result, elsewhere) >= since]
         reused = own if reuse == "none" else alike
@@ -127,6 +128,14 @@ def found(
             notes=attempt_texts(attempts, texts, since),
         ),
     )
+
+
+def _others(results: Sequence[Summary], experiment: Experiment) -> dict[str, tuple[str, ...]]:
+    """Those results of the experiment that differ from what would be made here now, by their record: in what."""
+    if not results:
+        return {}
+    here = origin_of_runs(experiment)
+    return {result.record: said for result in results if (said := unlike(Path(result.record), here))}
 
 
 def _begun_at(result: Summary, elsewhere: Mapping[str, Entry]) -> str:

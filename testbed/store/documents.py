@@ -22,6 +22,9 @@ class Origin(NamedTuple):
     compared."""
     code: str | None
     """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
+    program: str | None = None
+    """Of a command: digest of the files that its arguments name, and the image of its containers; None: it is none, or
+    its record did not say it yet."""
 
 
 def origin_of(environment: Mapping[str, Any]) -> Origin:
@@ -31,11 +34,18 @@ def origin_of(environment: Mapping[str, Any]) -> Origin:
     num_machines = environment.get("num_machines", 1)
     several = f", one of {num_machines} machines" if num_machines > 1 else ""
     versions = {"python": environment["python"], **environment["packages"]}
+    files, image_id = environment.get("program_sha256"), environment.get("runtime", {}).get("image_id")
     return Origin(
         commit=str(environment["commit"]),
         machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}{several}",
         code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
+        program=None if files is None else program_text(files, image_id),
     )
+
+
+def program_text(files_sha256: str, image_id: str | None) -> str:
+    """Of a command, as :class:`Origin` has it; the image is None where it runs in none, or nobody knows it."""
+    return f"{files_sha256} in {image_id or 'no image'}"
 
 
 @cache

@@ -1,6 +1,7 @@
 """Which results of a question may stand for a run that would be made here and now.
 
-A result is the answer of one spec, one version of the code, one machine and one meaning of its numbers. Where one of
+A result is the answer of one spec, one version of the code, one machine, one meaning of its numbers and, where it is a
+command's, one program. Where one of
 them is another, the number may be another, and nobody would see why.
 """
 
@@ -11,7 +12,7 @@ from testbed.errors import SpecError
 from testbed.store.documents import Origin, origin, recorded_schema_version
 
 Reuse = Literal["same", "any", "none"]
-"""Of the results that a spec has: those of this code, machine and schema; all of them; none."""
+"""Of the results that a spec has: those of this code, machine, schema and program; all of them; none."""
 
 
 def unlike(record: Path, here: Origin) -> tuple[str, ...]:
@@ -27,6 +28,8 @@ def unlike(record: Path, here: Origin) -> tuple[str, ...]:
         found.append(f"another machine ({made.machine})")
     if made.code != here.code:
         found.append("another version of the code or its packages")
+    if made.program != here.program:
+        found.append("another program")
     if schema_version != SCHEMA_VERSION:
         found.append(f"another schema (version {schema_version})")
     return tuple(found)

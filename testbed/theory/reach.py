@@ -107,6 +107,10 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
         found += expected.reach.lacking(Reach.of(plan))
     if any(each.loss for each in plan.directions):
         found.append("packets that are lost (none)")
+    if experiment.host_cost == "real":
+        found.append("host_cost: real, whose workers stop until the next period of their quota (none)")
+    elif plan.quotas:
+        found.append("workers with a quota of CPU time (none)")
     if plan.background or experiment.changes:
         found.append("background traffic or links that change (neither)")
     if experiment.stack is not None:

@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
+from testbed.experiment.clock import HostCost
 from testbed.measure.observations import Barrier, GradientThreadsNow
 from testbed.measure.programs import Programs
 from testbed.plan.prediction import Prediction
@@ -85,6 +86,13 @@ class LinkFacts:
     """May leave at once, whatever the rate."""
     frame_bytes: int = 1514
     """The longest super-frame on it, which is sent whole once it has begun."""
+    rate_from_cache: bool = False
+    """Whether `measured_rate_bps` was measured before this run."""
+
+    @property
+    def has_own_rate(self) -> bool:
+        """Whether calibration measured the rate of this direction itself, for this run."""
+        return self.rate_measured_on == f"{self.from_} -> {self.to}" and not self.rate_from_cache
 
     @property
     def title(self) -> str:
@@ -272,6 +280,8 @@ class Facts:
     """Of each worker."""
     parameters_sha256: Sequence[str] = ()
     """Of each worker's final parameters, where they must be the same."""
+    host_cost: HostCost = "faster"
+    """What CPU time of workers is in virtual time."""
 
     @property
     def overdue_s(self) -> float:

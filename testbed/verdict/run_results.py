@@ -151,6 +151,7 @@ class RunResults:
             epoch_s=self.epoch_s,
             num_workers=experiment.workers,
             dilation=plan.clock.dilation,
+            host_cost=experiment.host_cost,
             record=str(self.writer.directory),
             end=end,
             iterations=self.writer.frame("iterations"),
@@ -267,6 +268,7 @@ class RunResults:
             background_bytes=crossing,
             background_uncertain_bytes=uncertain,
             rate_measured_on=measured.rate_of if measured else None,
+            rate_from_cache=measured is not None and measured.rate_from_cache,
             may_drop=key in self._lossy,
             burst_bytes=self._burst_bytes(direction),
             frame_bytes=self._frame_bytes(direction),
@@ -438,7 +440,12 @@ class RunResults:
         without = [each for each in self.links if each.expected_bytes is None]
         if without:
             found.append(f"bytes of {len(without)} directions: {self._why_unknown()}")
-        named = [each for each in self.links if each.rate_measured_on != f"{each.from_} -> {each.to}"]
+        if cached := [each for each in self.links if each.rate_from_cache]:
+            found.append(
+                f"rates of {len(cached)} directions for this run: they are from the cache of calibration, measured on "
+                "links of the same class in an earlier one"
+            )
+        named = [each for each in self.links if not (each.has_own_rate or each.rate_from_cache)]
         measured = sorted({each.rate_measured_on for each in named if each.rate_measured_on})
         if measured:
             found.append(

@@ -9,7 +9,9 @@ import math
 import numpy as np
 import polars as pl
 
+from testbed.experiment.clock import Clock
 from testbed.record.summary import (
+    AggregatorSummary,
     AllReduceSummary,
     Checks,
     CompressionSummary,
@@ -98,7 +100,7 @@ def measure(facts: Facts) -> Results:
         workers=worker_summaries(facts, found.workers),
         links=_links(facts, withheld=withheld is not None),
         background=list(facts.background),
-        aggregators=list(facts.aggregators),
+        aggregators=_aggregators(facts, withheld=withheld is not None),
         machine=machine_summary(
             facts.machine, facts.window, busy(facts), others_share=measured.share if measured else None
         ),
@@ -222,14 +224,15 @@ def _compression(facts: Facts) -> CompressionSummary | None:
     if facts.compression is None or payload_bytes is None:
         return None
     codec = _per_iteration(facts.buckets, "encode_s", "decode_s")
+    clock = Clock(facts.dilation).of_hosts(facts.host_cost)
     return CompressionSummary(
         kind=facts.compression,
         gradient_bytes=facts.gradient_bytes,
         payload_bytes=payload_bytes,
         payload_ratio=payload_bytes / facts.gradient_bytes,
         traffic_ratio=facts.traffic_ratio,
-        encode_s=float(np.median(codec["encode_s"].to_numpy())) / facts.dilation,
-        decode_s=float(np.median(codec["decode_s"].to_numpy())) / facts.dilation,
+        encode_s=clock.virtual_s(float(np.median(codec["encode_s"].to_numpy()))),
+        decode_s=clock.virtual_s(float(np.median(codec["decode_s"].to_numpy()))),
     )
 
 
@@ -247,6 +250,14 @@ def _synchronisation(facts: Facts) -> SynchronisationSummary | None:
     )
 
 
+def _aggregators(facts: Facts, *, withheld: bool) -> list[AggregatorSummary]:
+    """`withheld`: how long exchanges took is, and so is how long each of their chunks did, which waited for the same
+    cores."""
+    if not withheld:
+        return list(facts.aggregators)
+    return [each.model_copy(update={"slot_latency": None}) for each in facts.aggregators]
+
+
 def _links(facts: Facts, *, withheld: bool) -> list[LinkSummary]:
     """`withheld`: how long exchanges took is, and so is what links carried in that time."""
     busy_times = busy(facts)
@@ -260,6 +271,7 @@ def _links(facts: Facts, *, withheld: bool) -> list[LinkSummary]:
             measured_rate_bps=link.measured_rate_bps,
             measured_delay_s=link.measured_delay_s,
             rate_measured_on=link.rate_measured_on,
+            rate_from_cache=link.rate_from_cache,
             bytes=link.bytes,
             expected_bytes=link.expected_bytes,
             input_bytes=link.input_bytes,
@@ -285,7 +297,7 @@ def _checks(facts: Facts) -> Checks:
         num_directions=len(facts.links),
         num_bytes=sum(link.expected_bytes is not None for link in facts.links),
         num_rates=len(rated),
-        num_rates_own=sum(link.rate_measured_on == f"{link.from_} -> {link.to}" for link in rated),
+        num_rates_own=sum(link.has_own_rate for link in rated),
         num_delays=sum(link.measured_delay_s is not None for link in facts.links),
         num_gradient_threads=None if facts.gradient_threads is None else facts.gradient_threads.num_first,
         not_checked=list(facts.not_checked),

@@ -53,8 +53,10 @@ def test_the_switch_adds_and_training_goes_as_around_a_ring(
     assert aggregator["bad"] == 0
     assert aggregator["chunks"] > 1000
     latency = aggregator["slot_latency"]
-    assert 1000 < latency["num_chunks"] <= 4 * aggregator["chunks"], "of every worker, measured iterations alone"
-    assert 0 < latency["median_s"] <= latency["p99_s"] <= latency["edges_s"][-1]
+    assert (latency is None) == (summary["allreduce"]["missing"] is not None), "withheld together"
+    if latency is not None:
+        assert 1000 < latency["num_chunks"] <= 4 * aggregator["chunks"], "of every worker, measured iterations alone"
+        assert 0 < latency["median_s"] <= latency["p99_s"] <= latency["edges_s"][-1]
     assert not any("add up" in reason for reason in summary["reasons"])
     assert summary["loss"]["last"] == pytest.approx(ring["loss"]["last"], rel=0.01)
     assert summary["parameters_sha256"] is not None, "all workers end with the same bits"

@@ -193,8 +193,8 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
 
 def _checks(summary: "Summary") -> list[RenderableType]:
     """What the verdict has looked at, and what it has not."""
-    of_class = any(wording.measured_on(link) for link in summary.links)
-    marks = "; ~: measured on another of its class" if of_class else ""
+    marked = wording.marked_rates(summary.links)
+    marks = f"; ~: {marked}" if marked else ""
     lines = [f"{wording.checked_text(summary.checked)}{marks}. Definitions: {wording.DEFINITIONS_PAGE}"]
     lines += [f"not checked: {text}" for text in summary.checked.not_checked]
     return [Text(line, style="dim") for line in lines]

@@ -23,7 +23,8 @@ from testbed.runner.engines._lease import Contact, RefusedError, Timing, UnfitEr
 from testbed.runner.engines._slot import PROGRAM, Description, Request, Slot
 from testbed.runner.engines._transfer import TransferError, receive
 from testbed.runner.engines.base import Attempt, Event, Finished, Gone, Late, Lost, Ready, Session
-from testbed.store.documents import Origin, origin, origin_here
+from testbed.runner.program import origin_of_runs
+from testbed.store.documents import Origin, origin
 
 _START_TIMEOUT_S: Final = 120.0
 """For an actor's process, which imports this package, and for what it examines before it first answers."""
@@ -282,7 +283,7 @@ class Machine:
         record = self._incoming / str(number) / name
         receive(files, lambda path, offset: self._ask("read", path, offset), record)
         try:
-            summary = arrived(record, job.experiment, origin_here())
+            summary = arrived(record, job.experiment, origin_of_runs(job.experiment))
         except SpecError as error:
             return Lost(number=number, reason=f"what it left is not the record that was requested: {error}")
         return Finished(number=number, summary=summary, is_moved_in=False)
@@ -337,12 +338,17 @@ def slot_actor(ray: Any, node_id: str, *, timing: Timing, program: Sequence[str]
 
 def arrived(record: Path, experiment: Experiment, here: Origin) -> Summary:
     """The summary of a record that came from another machine. Raises SpecError unless it is one of that experiment,
-    made by this code on a machine like this one."""
+    made by this code, and of a command by this program, on a machine like this one."""
     summary, made = load_summary(record / "summary.json"), origin(record)
     if summary.spec_sha256 != experiment.sha256():
         raise SpecError(f"it is of the spec {summary.spec_sha256[:8]} instead of {experiment.sha256()[:8]}")
     if (made.machine, made.code) != (here.machine, here.code):
         raise SpecError(f"it was made by another code or machine ({made.machine})")
+    if made.program != here.program:
+        raise SpecError(
+            "it was made by another program: what the command's arguments name there, or the image of its containers, "
+            "is not what it is here"
+        )
     return summary.model_copy(update={"record": str(record)})
 
 

@@ -13,6 +13,7 @@ from testbed.calibration.tolerances import (
     Calibration,
     ClassMeasurement,
     Dated,
+    DelayMeasurement,
     Measurement,
     RateMeasurement,
     judge,
@@ -47,6 +48,19 @@ def of_class(**changes: Any) -> Calibration:
         "attempts": {},
     }  # fmt: skip
     return Calibration(mode=Mode.CLASS, classes=[ClassMeasurement(**{**reported, **changes})])
+
+
+def test_a_rate_that_was_measured_before_is_so_whatever_direction_it_was_of() -> None:
+    direction = plan().directions[0]
+    rate = RateMeasurement(goodput_bps=95e6, congestion="cubic", attempts_bps=(90e6, 95e6))
+    delay = DelayMeasurement(20e-6, (21e-6, 20e-6))
+    now = Measurement.of(direction, "c", delay, rate, DATED)
+    assert (now.rate_of, now.rate_from_cache) == (direction.name, False)
+    before = Measurement.of(direction, "c", delay, rate, replace(DATED, from_cache=True))
+    assert before == replace(now, rate_from_cache=True)
+    assert (now.link, now.sender, now.receiver, now.link_class) == ("w0-s0", "w0", "s0", "c")
+    assert (now.rate_bps, now.rate_attempts_bps) == (rate.rate_bps, rate.attempts_bps)
+    assert (now.delay_s, now.delay_attempts_s) == delay
 
 
 def wrong(*links: Measurement, **keys: Any) -> list[str]:
@@ -117,7 +131,11 @@ def test_in_slower_time_links_are_judged_as_what_they_stand_for() -> None:
     real = replace(right, rate_bps=2e9, goodput_bps=2e9 * goodput_fraction(), delay_s=500e-6)
     (virtual,) = Clock(50).virtual(Calibration(mode=Mode.CLASS, links=[real])).links
     assert (virtual.rate_bps, virtual.delay_s) == (pytest.approx(100e9), pytest.approx(10e-6))
-    assert replace(virtual, goodput_bps=goodput_bps, rate_bps=100e9, delay_s=10e-6) == right, "and nothing else"
+    assert virtual.delay_attempts_s == pytest.approx([each_s / 50 for each_s in real.delay_attempts_s])
+    assert virtual.rate_attempts_bps == pytest.approx([50 * each_bps for each_bps in real.rate_attempts_bps])
+    attempts: dict[str, Any] = {name: getattr(right, name) for name in ("delay_attempts_s", "rate_attempts_bps")}
+    scaled = replace(virtual, goodput_bps=goodput_bps, rate_bps=100e9, delay_s=10e-6, **attempts)
+    assert scaled == right, "and nothing else"
 
 
 def test_a_short_queue_may_miss_three_packets() -> None:

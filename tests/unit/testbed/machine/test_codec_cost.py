@@ -184,6 +184,28 @@ def test_codecs_that_share_cores_take_turns_and_slower_time_makes_them_quick() -
     assert dilated[1].decode_s == pytest.approx(shared[1].decode_s / 10)
 
 
+@pytest.mark.parametrize(
+    ("keys", "num_cores", "times_as_long"),
+    [
+        ({"dilation": 4, "host_cost": "real"}, 2, 1.0),
+        ({"dilation": 4, "host_cost": "real"}, 1, 1.0),
+        ({"dilation": 4, "host_cost": "real", "hosts": {"w1": {"cpu": 0.5}}}, 2, 2.0),
+        ({"dilation": 4, "host_cost": "real", "hosts": {"w*": {"cpu": 8}}}, 32, 0.25),
+        ({"dilation": 4}, 2, 0.5),
+        ({"hosts": {"w1": {"cpu": 0.25}}}, 2, 4.0),
+        ({"hosts": {"w1": {"cpu": 0.8}}}, 2, 2.0),
+    ],
+)
+def test_a_codec_of_a_worker_with_a_quota_lasts_as_long_as_that_makes_it(
+    keys: dict[str, Any], num_cores: int, times_as_long: float
+) -> None:
+    """Of four workers, in virtual time: of half a core in slower time k times less, by a quota that is k times smaller;
+    more than one core makes one thread no quicker."""
+    alone = codec_times(planned())
+    found = contending_codec_times(planned(**keys), num_cores=num_cores)
+    assert found == tuple(pytest.approx([times_as_long * each_s for each_s in each]) for each in alone)
+
+
 def test_the_load_is_of_all_workers_and_the_least_iteration() -> None:
     load = codec_load(planned(link={"rate": "10gbit"}), num_cores=2)
     assert load is not None

@@ -68,6 +68,17 @@ def test_every_event_has_the_fields_of_its_kind_and_time_never_goes_back(everyth
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+@pytest.mark.parametrize(("host_cost", "times_as_long"), [("faster", 0.25), ("real", 1.0)])
+def test_what_codecs_took_is_cpu_time_of_the_spec_s_hosts(record: Make, host_cost: str, times_as_long: float) -> None:
+    loaded = record(num_iterations=2, dilation=4.0)
+    spec = f"{loaded.spec_yaml}dilation: 4\nhost_cost: {host_cost}\n"
+    codecs = {
+        (event["args"]["encode_us"], event["args"]["decode_us"])
+        for event in named(replace(loaded, spec_yaml=spec), "bucket 0")
+    }
+    assert codecs == {(times_as_long * 2000, times_as_long * 1000)}
+
+
 @pytest.mark.parametrize("num_workers", [2, 16])
 def test_spans_of_a_thread_lie_side_by_side_or_inside_each_other(record: Make, num_workers: int) -> None:
     threads: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,38 @@ def test_deviation_never_shows_a_negative_zero(record: Callable[..., Record]) ->
     assert wording.deviation_text(-0.0005) == "-0.05 %"
     link = record(num_iterations=2).summary.links[0]
     assert wording.deviation(link.model_copy(update={"expected_bytes": 0})) is None
+
+
+def test_a_rate_that_was_not_measured_itself_or_not_now_has_a_mark_that_says_so(record: Callable[..., Record]) -> None:
+    link = record(num_iterations=2).summary.links[0]
+    name = f"{link.from_} -> {link.to}"
+    own = link.model_copy(update={"rate_measured_on": name})
+    of_class = link.model_copy(update={"rate_measured_on": "w9 -> s0"})
+    cached = own.model_copy(update={"rate_from_cache": True})
+    assert wording.measured_on(own) == ""
+    assert wording.measured_on(of_class) == "of its class, measured on w9 -> s0"
+    assert wording.measured_on(cached) == f"of its class, measured on {name} in an earlier run"
+    assert wording.marked_rates([own]) == ""
+    assert wording.marked_rates([own, of_class]) == "measured on another of its class"
+    assert wording.marked_rates([cached]) == "measured before this run"
+    assert wording.marked_rates([of_class, cached]) == "measured on another of its class or measured before this run"
+
+
+def test_cached_rates_are_marked_in_the_terminal_and_on_the_page(record: Callable[..., Record]) -> None:
+    loaded = record(num_iterations=2)
+    links = [
+        link.model_copy(update={"rate_measured_on": f"{link.from_} -> {link.to}", "rate_from_cache": True})
+        for link in loaded.summary.links
+    ]
+    cached = replace(loaded, summary=loaded.summary.model_copy(update={"links": links}))
+    text = io.StringIO()
+    render_summary(cached.summary, Console(file=text, width=200))
+    rate = number_text.rate_text(links[0].measured_rate_bps)
+    assert f"~{rate}" in text.getvalue()
+    assert "; ~: measured before this run." in " ".join(text.getvalue().split())
+    page = write_report(cached).read_text(encoding="utf-8")
+    assert f"~{rate}" in page
+    assert "~ marks a rate that was measured before this run." in " ".join(page.split())
 
 
 def test_the_headline_answers_the_question(record: Callable[..., Record]) -> None:

@@ -1,9 +1,21 @@
-"""How the verdict learns what ended a run, and which error that was."""
+"""How the verdict learns what ended a run, and which error that was; what a record says of a command's program."""
+
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from testbed.calibration.cache import Mode
 from testbed.errors import CalibrationError, Interrupted, MissingRequirementError, RunFailedError, TestbedError
-from testbed.runner.run import _end_of, _first_cause
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.report.terminal.summary import LiveProgress
+from testbed.runner.run import _end_of, _first_cause, _Run
+from testbed.store.documents import origin_of
+from testbed.system.command_files import files_digest
 
 
 @pytest.mark.parametrize(
@@ -35,3 +47,29 @@ def test_what_went_wrong_while_the_rest_was_removed_hides_no_cause() -> None:
         _removed_badly(cause)
     assert _first_cause(caught.value) is cause
     assert _first_cause(ValueError("alone")) is None
+
+
+def test_a_command_s_record_says_of_which_program_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ddp.py").write_text("print(1)\n")
+
+    def environment(**keys: Any) -> Mapping[str, Any]:
+        run = _Run(
+            make_plan(validate({"name": "x", "workers": 2, **keys})),
+            output=tmp_path / "results",
+            progress=LiveProgress(Console(file=StringIO())),
+            captured={},
+            snap_bytes=0,
+            calibration_mode=Mode.CLASS,
+            on_line=None,
+            stdin=None,
+            live=None,
+            engine=None,
+        )
+        return run.environment
+
+    argv = ["python", "ddp.py"]
+    found = environment(workload={"kind": "command", "argv": argv})
+    assert found["program_sha256"] == files_digest(argv, tmp_path)
+    assert origin_of(found).program is not None
+    assert "program_sha256" not in environment(workload="synthetic")

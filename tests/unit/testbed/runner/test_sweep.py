@@ -38,6 +38,7 @@ from testbed.runner.sweep_points import found, plan_points, require_points, reus
 from testbed.store.compare import records_of
 from testbed.store.differences import RunValues, difference
 from testbed.store.reuse import Reuse
+from testbed.system.command_files import files_digest
 from tests.cheap_runs import CheapRuns, OutcomeOf
 
 RATES = ["100mbit", "200mbit", "1gbit"]
@@ -133,6 +134,38 @@ def test_what_another_code_has_made_is_reused_only_where_that_is_wanted_and_is_c
     ]
     execute(swept, runs)
     assert len(runs.rates) == 3, "by default they are made here"
+
+
+def test_results_of_a_command_are_made_again_when_its_script_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script, argv = tmp_path / "ddp.py", ["python", "ddp.py"]
+    swept = sweep_of(workload={"kind": "command", "argv": argv})
+
+    def swept_again(**options: Any) -> tuple[int, list[str]]:
+        """How many runs were made, and what was said of those that were not."""
+        runs = CheapRuns(tmp_path / "results", program_sha256=files_digest(argv, tmp_path))
+        said = reuse_texts(found(swept, plan_points(swept), output=runs.output, **options))
+        execute(swept, runs, **options)
+        return len(runs.rates), said
+
+    script.write_text("print(1)\n")
+    assert swept_again() == (3, [])
+    assert swept_again() == (0, ["3 runs with a result reused (--reuse none makes all again)"])
+    script.write_text("print(1 + 1)\n")
+    assert swept_again(reuse="any")[0] == 0
+    assert swept_again() == (3, ["3 results not reused: another program (--reuse any does)"])
+    script.write_text("print(1)\n")
+    assert swept_again()[0] == 0, "what was made with it is there"
+
+
+def test_results_of_a_command_that_do_not_say_of_which_program_they_are_are_made_again(tmp_path: Path) -> None:
+    swept = sweep_of(workload={"kind": "command", "argv": ["true"]})
+    execute(swept, CheapRuns(tmp_path))
+    again = CheapRuns(tmp_path)
+    execute(swept, again)
+    assert len(again.rates) == 3
 
 
 def test_valid_results_come_before_degraded_ones_and_new_ones_before_old_ones(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.store.documents import Origin, origin_here
+from testbed.store.documents import Origin, origin_here, program_text
 from testbed.store.reuse import unlike
 from testbed.system import environment
 
@@ -44,6 +44,26 @@ def test_another_machine_and_another_code_are_named(
 ) -> None:
     (found,) = unlike(made_here(tmp_path, **changes), here)
     assert words.partition("(")[0] in found
+
+
+def test_a_command_s_results_are_of_its_program(tmp_path: Path, here: Origin) -> None:
+    files = "f" * 64
+    command = here._replace(program=program_text(files, None))
+    contained = here._replace(program=program_text(files, "sha256:1"))
+    image = {"runtime": {"kind": "docker", "image_id": "sha256:1"}}
+    namespace = {"runtime": {"kind": "namespace"}}
+    cases: list[tuple[dict[str, Any], Origin, tuple[str, ...]]] = [
+        ({"program_sha256": files}, command, ()),
+        ({"program_sha256": files, **namespace}, command, ()),
+        ({"program_sha256": "0" * 64}, command, ("another program",)),
+        ({}, command, ("another program",)),  # made before programs were recorded
+        ({"program_sha256": files, **image}, contained, ()),
+        ({"program_sha256": files, **image}, command, ("another program",)),
+        ({"program_sha256": files}, contained, ("another program",)),
+        (image, here, ()),  # a training of ours
+    ]
+    for number, (changes, wanted, found) in enumerate(cases):
+        assert unlike(made_here(tmp_path / str(number), **changes), wanted) == found, changes
 
 
 def test_another_schema_is_named(tmp_path: Path, here: Origin) -> None:

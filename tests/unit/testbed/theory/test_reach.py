@@ -43,6 +43,13 @@ def test_ranges_are_of_the_machine_not_of_virtual_time() -> None:
     assert "really 40 ms" in beyond(link={"rate": "10gbit", "delay": "2ms"}, dilation=10)
 
 
+def test_hosts_that_are_held_to_a_share_of_the_cores_are_outside() -> None:
+    slower: dict[str, Any] = {"link": {"rate": "10gbit"}, "dilation": 10}
+    assert "host_cost: real, whose workers stop" in beyond(**slower, host_cost="real")
+    assert beyond(hosts={"w0": {"cpu": 0.5}}) == "workers with a quota of CPU time (none)"
+    assert beyond(hosts={"w0": {"memory": "1GiB"}}) == ""
+
+
 def test_iterations_that_the_model_does_not_describe_are_outside(tmp_path: Path) -> None:
     assert "fusion priority, whose exchanges go on in the next forward pass" in beyond(fusion="priority")
     table = tmp_path / "slow_input.txt"

@@ -1,5 +1,6 @@
 """A run that ended before its workers began has a summary all the same, and makes nothing up."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from testbed.record.writer import RecordWriter
 from testbed.verdict.facts import End
 from testbed.verdict.run_results import RunResults
 from testbed.verdict.summarize import summarize
+from tests.facts import LINK
 
 
 def nothing_yet(plan: Plan, directory: Path) -> RunResults:
@@ -37,6 +39,28 @@ def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -
     assert summary.checked.not_checked == []
     assert summary.links == summary.background == summary.aggregators == []
     assert summary.allreduce is summary.compression is summary.machine is summary.iteration_time_s is None
+
+
+def test_what_hosts_spend_is_known_of_the_spec(tmp_path: Path) -> None:
+    for host_cost in ("faster", "real"):
+        keys = {"workload": "synthetic", "dilation": 4, "host_cost": host_cost}
+        found = nothing_yet(make_plan(validate({"name": "x", "workers": 2, **keys})), tmp_path / host_cost)
+        assert found.facts(End("failed", "a link is late")).host_cost == host_cost
+
+
+def test_rates_from_the_cache_are_not_called_measured_for_this_run(tmp_path: Path) -> None:
+    found = nothing_yet(make_plan(validate({"name": "x", "workers": 2})), tmp_path)
+    own = replace(LINK, rate_measured_on="w0 -> s0")
+    of_class = replace(LINK, from_="w1", rate_measured_on="w0 -> s0")
+    cached = replace(LINK, rate_measured_on="w0 -> s0", rate_from_cache=True)
+    found.links = [own]
+    assert found.facts(End("completed")).not_checked == []
+    found.links = [own, of_class]
+    (text,) = found.facts(End("completed")).not_checked
+    assert text.startswith("rates of 1 directions one by one")
+    found.links = [own, cached]
+    (text,) = found.facts(End("completed")).not_checked
+    assert text.startswith("rates of 1 directions for this run: they are from the cache of calibration")
 
 
 def test_what_is_not_checked_is_said(tmp_path: Path) -> None:

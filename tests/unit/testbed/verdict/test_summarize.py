@@ -12,7 +12,7 @@ import pytest
 from testbed.experiment.link import UNSHAPED_BPS
 from testbed.record.frames import WAIT_SCHEMA
 from testbed.record.reader import Record
-from testbed.record.summary import CommandExit, CommandSummary, Summary
+from testbed.record.summary import AggregatorSummary, CommandExit, CommandSummary, SlotLatency, Summary
 from testbed.theory.predict import RunPrediction
 from testbed.theory.reach import Expected, Reach
 from testbed.verdict.facts import End, Facts
@@ -99,6 +99,9 @@ def test_compression_as_calculated_manually() -> None:
     assert compression.payload_bytes == 30
     assert compression.payload_ratio == pytest.approx(0.1)
     assert (compression.encode_s, compression.decode_s) == (0.75, 0.375), "per worker and iteration, virtual"
+    real = measure(replace(known, host_cost="real")).compression
+    assert real is not None
+    assert (real.encode_s, real.decode_s) == (1.5, 0.75), "hosts are as slow as this machine: a second is one"
     assert measure(facts()).compression is None
 
 
@@ -138,14 +141,19 @@ def test_a_command_is_measured_from_its_start_to_its_end() -> None:
     assert summary.command == COMMAND
 
 
-def test_the_time_of_an_all_reduce_that_waited_for_cores_while_it_was_hidden_is_withheld_and_the_run_stands() -> None:
+def waited_while_hidden() -> Facts:
+    """A thread that moves gradients waited for a core while computing went on, and no iteration is longer for it."""
     moments: dict[str, Any] = {"backward_compute_end_s": 13.0, "backward_end_s": 13.02, "optimizer_end_s": 13.7}
     rows = iterations(*(iteration(rank, 10.0, **moments, end_s=13.95) for rank in range(2)))
     times = buckets(*(bucket(rank, 10.2, 12.8) for rank in range(2)))
     waited = pl.DataFrame([("w0", False, 10.5, 11.5)], schema=WAIT_SCHEMA, orient="row")
     link = replace(healthy.LINK, class_bytes_end=30_000_000, expected_bytes=30_000_000)
     soon = replace(healthy.PREDICTION, schedule_bound_s=1.5)
-    found = summarize(healthy.facts(iterations=rows, buckets=times, links=[link], waits=waited, prediction=soon))
+    return healthy.facts(iterations=rows, buckets=times, links=[link], waits=waited, prediction=soon)
+
+
+def test_the_time_of_an_all_reduce_that_waited_for_cores_while_it_was_hidden_is_withheld_and_the_run_stands() -> None:
+    found = summarize(waited_while_hidden())
     assert (found.outcome, found.reasons) == ("valid", [])
     assert found.iteration_time_s is not None
     assert found.allreduce is not None
@@ -158,6 +166,20 @@ def test_the_time_of_an_all_reduce_that_waited_for_cores_while_it_was_hidden_is_
     assert found.waiting.of_communication > 0.05
     assert [link.utilization_busy for link in found.links] == [None], "of the same time"
     assert found.links[0].utilization_mean is not None
+
+
+def test_where_the_time_of_an_all_reduce_is_withheld_so_is_the_latency_of_the_slots_that_it_used() -> None:
+    latency = SlotLatency(num_chunks=4, median_s=1e-3, p99_s=2e-3, edges_s=[1e-3, 2e-3], counts=[4])
+    common = {"dataplane": "ebpf", "duplicates": 0, "stale": 0, "bad": 0, "repeated": 0, "retransmitted": 0}
+    switch = AggregatorSummary(name="a0", at="s0", chunks=8, lost=None, slot_latency=latency, **common)
+    shown = measure(facts(aggregators=[switch]))
+    assert shown.allreduce is not None
+    assert shown.allreduce.missing is None
+    assert shown.aggregators == [switch]
+    found = measure(replace(waited_while_hidden(), aggregators=[switch]))
+    assert found.allreduce is not None
+    assert found.allreduce.missing is not None
+    assert found.aggregators == [switch.model_copy(update={"slot_latency": None})]
 
 
 def test_links_and_allreduce_as_calculated_manually() -> None:
@@ -236,6 +258,13 @@ def test_what_was_checked_is_counted_and_a_rate_of_its_class_is_no_rate_of_its_o
     assert checked.num_delays == 2
     assert checked.not_checked == ["bytes of 1 directions: equal paths"]
     assert measure(facts(links=[LINK, down])).links[1].rate_measured_on == "w0 -> s0"
+
+
+def test_a_rate_from_the_cache_is_no_direction_s_own_even_where_it_was_measured_on_one_of_that_name() -> None:
+    own, cached = LINK, replace(LINK, name="w1-s0", from_="w1", rate_measured_on="w1 -> s0", rate_from_cache=True)
+    found = measure(facts(links=[own, cached]))
+    assert (found.checked.num_rates, found.checked.num_rates_own) == (2, 1)
+    assert [link.rate_from_cache for link in found.links] == [False, True]
 
 
 def test_of_workers_that_average_now_and_then_an_iteration_is_the_mean_of_a_round() -> None:

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from testbed.errors import MissingRequirementError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import expand
 from testbed.runner.engines import _machines
 from testbed.runner.engines._lease import Fence, RefusedError, Timing
+from testbed.runner.engines._machine import arrived
 from testbed.runner.engines._machines import Machines
 from testbed.runner.engines._slot import Description, Request, Status
 from testbed.runner.engines.base import Attempt, Event, Finished, Gone, Late, Lost, Ready, Session
+from testbed.runner.program import origin_of_runs
+from testbed.system.command_files import files_digest
+from tests.cheap_runs import CheapRuns
 from tests.fake_ray import FakeRay, Node
 
 TIMING = Timing(lease_s=0.4, grace_s=0.2, margin_s=0.2, poll_s=0.01)
@@ -241,3 +245,18 @@ def test_a_sweep_in_a_directory_of_the_same_name_elsewhere_does_not_take_the_slo
     assert re.fullmatch(r"another sweep has the slot: .* \(a\)", gone.reason)
     with pytest.raises(MissingRequirementError, match="no machine of the Ray cluster can be used"):
         other.next_event()
+
+
+def test_a_record_of_another_program_is_not_the_one_that_was_requested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ddp.py").write_text("print(1)\n")
+    argv = ["python", "ddp.py"]
+    experiment = expand({"name": "x", "workload": {"kind": "command", "argv": argv}}).points[0].experiment
+    here = origin_of_runs(experiment)
+    same = CheapRuns(tmp_path / "results", program_sha256=files_digest(argv, tmp_path))(experiment)
+    assert arrived(Path(same.record), experiment, here) == same
+    other = CheapRuns(tmp_path / "results", program_sha256="0" * 64)(experiment)
+    with pytest.raises(SpecError, match="it was made by another program: what the command's arguments name there"):
+        arrived(Path(other.record), experiment, here)

@@ -1,0 +1,23 @@
+"""Which program a command's runs are of: what its arguments name, here and now."""
+
+from pathlib import Path
+
+from testbed.experiment.experiment import Experiment
+from testbed.hosts.base import image_id
+from testbed.store.documents import Origin, origin_here, program_text
+from testbed.system.command_files import files_digest
+
+
+def program_sha256(experiment: Experiment) -> str | None:
+    """Digest of the files that a command's arguments name, seen from the working directory, in which it is run; None:
+    the workload is ours."""
+    command = experiment.workload.command
+    return None if command is None else files_digest(command.argv, Path.cwd())
+
+
+def origin_of_runs(experiment: Experiment) -> Origin:
+    """Of runs that this process would make of the experiment."""
+    files = program_sha256(experiment)
+    if files is None:
+        return origin_here()
+    return origin_here()._replace(program=program_text(files, image_id(experiment.runtime)))
