@@ -7,9 +7,10 @@ import polars as pl
 
 from testbed.calibration.cache import machine_digest
 from testbed.machine.budget import Budget, Lateness
+from testbed.measure.programs import Programs
 from testbed.plan.prediction import Prediction
 from testbed.record.frames import LINK_SCHEMA
-from testbed.record.summary import DelayLine
+from testbed.record.summary import CommandSummary, DelayLine
 from testbed.verdict.facts import Facts, LinkFacts
 from tests.rows import bucket, buckets, iteration, iterations, machine
 
@@ -87,6 +88,15 @@ def delay_line(**changes: Any) -> DelayLine:
     healthy = {"num_packets": 1000, "num_lost": 0, "num_dropped": 0}
     late = {"late_median_s": 5e-6, "late_p99_s": 50e-6, "late_max_s": 100e-6}
     return DelayLine(**{**healthy, **late, **changes})
+
+
+def beside_a_command(share: float, time_s: float = 7.0) -> Facts:
+    """Other programs took this share of the cores while a command ran for that long."""
+    command = CommandSummary(
+        argv=["train"], backend=None, redirected=[], launcher=False, start_s=10.0, time_s=time_s, workers=[]
+    )
+    known = facts(command=command, command_end_s=17.0, iterations=iterations(), buckets=buckets(), prediction=None)
+    return replace(known, other_programs={"measured": Programs(share)})
 
 
 def samples(*points: tuple[float, int], rate_bps: float = 0.0) -> pl.DataFrame:

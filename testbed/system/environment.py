@@ -18,6 +18,8 @@ PACKAGES: Final = (
     "polars",
     "prometheus-client",
     "pydantic",
+    "aioquic",
+    "scikit-learn",
     "ina-testbed",
 )
 SYSCTLS: Final = (

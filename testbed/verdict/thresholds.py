@@ -63,6 +63,9 @@ OTHER_LOAD_INVALID: Final = 0.25
 the measured iterations, what other programs used where nothing else shows what they cost: computing has no pace,
 workers are held to a share of the cores, or a command runs. A share L of it stretches computing that fills the cores by
 up to 1 / (1 - L), and flatters what compares with it, or lengthens iterations, by as much."""
+OTHER_LOAD_MIN_S: Final = 1.0
+"""Of a command's time, for others to be judged: CPU time is counted in ticks of 10 ms, of which two cores have ten in
+50 ms, and what lasts no longer is started for what it does."""
 ALONE_WAIT_DEGRADED: Final = 0.05
 """Run-queue delay of a worker that computes alone over that time: all cores are its own, so it waits for others."""
 OVERRUN_TOLERANCE: Final = 0.02
