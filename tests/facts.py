@@ -90,7 +90,7 @@ def delay_line(**changes: Any) -> DelayLine:
     return DelayLine(**{**healthy, **late, **changes})
 
 
-def beside_a_command(share: float, time_s: float = 7.0) -> Facts:
+def command_among_others(share: float, time_s: float = 7.0) -> Facts:
     """Other programs took this share of the cores while a command ran for that long."""
     command = CommandSummary(
         argv=["train"], backend=None, redirected=[], launcher=False, start_s=10.0, time_s=time_s, workers=[]

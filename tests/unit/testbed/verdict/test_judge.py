@@ -18,7 +18,7 @@ from testbed.verdict.facts import End, Facts, Quota
 from testbed.verdict.judge import Verdict
 from testbed.verdict.summarize import measure
 from testbed.verdict.thresholds import LATENESS_FLOOR_S, LATENESS_SHARE_DEGRADED
-from tests.facts import LINK, PREDICTION, beside_a_command, delay_line, facts, waiting, with_link
+from tests.facts import LINK, PREDICTION, command_among_others, delay_line, facts, waiting, with_link
 from tests.rows import bucket, buckets, iteration, iterations
 
 
@@ -584,8 +584,8 @@ def test_other_programs_beside_workers_that_wait_by_design_are_judged(share: flo
 
 
 @pytest.mark.parametrize(("share", "outcome"), [(0.05, "valid"), (0.15, "degraded"), (0.3, "degraded")])
-def test_other_programs_beside_a_command_are_judged(share: float, outcome: str) -> None:
-    found, reasons = judge(beside_a_command(share))
+def test_other_programs_command_among_others_are_judged(share: float, outcome: str) -> None:
+    found, reasons = judge(command_among_others(share))
     assert found == outcome
     assert any("while the command ran" in text for text in reasons) == (outcome != "valid")
 

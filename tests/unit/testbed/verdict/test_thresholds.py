@@ -17,7 +17,7 @@ from testbed.verdict.facts import Facts, Quota
 from testbed.verdict.link_bounds import impossible
 from testbed.verdict.machine import busy_times
 from testbed.verdict.summarize import measure, summarize
-from tests.facts import LINK, PREDICTION, beside_a_command, delay_line, facts, samples, waiting, with_link
+from tests.facts import LINK, PREDICTION, command_among_others, delay_line, facts, samples, waiting, with_link
 from tests.rows import bucket, buckets, iteration, iterations, machine
 
 ROOM = Path(thresholds.__file__).parent
@@ -205,7 +205,7 @@ CASES: dict[str, Case] = {
     ),
     "OTHER_LOAD_DEGRADED": Case(lambda beyond: other_load(0.105 if beyond else 0.095), VALID_DEGRADED),
     "OTHER_LOAD_INVALID": Case(lambda beyond: other_load(0.255 if beyond else 0.245), DEGRADED_INVALID),
-    "OTHER_LOAD_MIN_S": Case(lambda beyond: beside_a_command(0.5, 1.01 if beyond else 0.99), VALID_DEGRADED),
+    "OTHER_LOAD_MIN_S": Case(lambda beyond: command_among_others(0.5, 1.01 if beyond else 0.99), VALID_DEGRADED),
     "ALONE_WAIT_DEGRADED": Case(
         lambda beyond: without_communication("compute_alone", waited_s=3.75 * (0.051 if beyond else 0.049)),
         VALID_DEGRADED,
