@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -423,3 +423,34 @@ def test_who_waits_until_a_time_comes_back_then_and_no_harm_is_done(kind: str) -
         return bytes(view)
 
     assert together(kind, body, 2) == [b"", b"abcd"]
+
+
+@pytest.mark.parametrize("lets_go", ["sender", "receiver"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_let_go_of_is_neither_read_nor_written_any_more(kind: str, lets_go: str) -> None:
+    """In the middle of a message, whatever the peer does, and whoever else moves bytes of the endpoint."""
+    num_bytes = 64 << 20  # more than any socket buffer holds
+    begun = threading.Event()
+
+    def let_go(endpoint: Endpoint, view: bytearray) -> None:
+        for _ in range(2):
+            endpoint.let_go()
+        view[:] = b"\7" * num_bytes
+        time.sleep(0.1)  # in which whoever still holds it would use it
+        endpoint.close()
+
+    def body(endpoint: Endpoint, group: Group) -> int:
+        sends = group.rank == 0
+        view, post = bytearray([sends]) * num_bytes, endpoint.post_send if sends else endpoint.post_receive
+        tokens = {post(1 - group.rank, header(num_bytes), memoryview(view))}
+        while not (begun.is_set() if sends else view[0]):
+            tokens -= {each.token for each in endpoint.progress(math.inf, time.monotonic() + 1e-3)}
+        begun.set()
+        if sends == (lets_go == "sender"):
+            let_go(endpoint, view)
+        else:
+            with suppress(PeerLostError):
+                finish(endpoint, tokens)
+        return view.count(7)
+
+    assert together(kind, body, 2) == ([num_bytes, 0] if lets_go == "sender" else [0, num_bytes])

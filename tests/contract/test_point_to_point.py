@@ -151,3 +151,25 @@ def test_bytes_are_counted_where_they_go(channel: object) -> None:
         assert size_bytes < mine < 1.05 * size_bytes
         assert other < 1000
     assert max(results[1]) < 1000
+
+
+@pytest.mark.parametrize("channel", KINDS, ids=str)
+def test_any_number_of_short_messages_may_wait_for_a_peer(channel: object) -> None:
+    """More than the kernel takes buffers in one call (IOV_MAX in sendmsg(2)), of which a message has four."""
+    num_messages = 1000
+    posted = threading.Event()
+
+    def body(communicator: Communicator) -> list[float]:
+        if communicator.rank == 0:
+            works = [communicator.send(torch.tensor([float(number)]), 1) for number in range(num_messages)]
+            posted.set()
+            for work in works:
+                work.wait(20)
+            return []
+        assert posted.wait(20)
+        received = torch.empty(num_messages, 1)
+        for work in [communicator.receive(row, 0) for row in received]:
+            work.wait(20)
+        return received.flatten().tolist()
+
+    assert run_communicators(body, 2, channel=channel) == [[], [float(number) for number in range(num_messages)]]

@@ -363,6 +363,32 @@ def test_what_is_not_supported_is_refused_by_name_and_harms_nothing() -> None:
         assert "evenly" in outcome.value["uneven all_to_all_single"]
 
 
+def _without_rows(rank: Rank, backend: str) -> list[Any]:
+    import torch
+    import torch.distributed as dist
+
+    join_group(rank, backend)
+    received: list[Any] = []
+    for shape in ((0, 3), (0,), (4, 0)):
+        output = torch.empty(shape)
+        dist.all_to_all_single(output, torch.empty(shape))
+        received.append(tuple(output.shape))
+    output = torch.empty(2 * rank.rank)  # all of it is for rank 1
+    dist.all_to_all_single(output, torch.full((1,), 5.0 + rank.rank), [rank.rank] * 2, [0, 1])
+    received.append(output.tolist())
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)  # the group is still whole
+    received.append(tensor.item())
+    dist.destroy_process_group()
+    return received
+
+
+@pytest.mark.parametrize("backend", ["testbed", "gloo"])
+def test_tensors_without_rows_are_exchanged_as_others_are(backend: str) -> None:
+    received = [outcome.value for outcome in run_ranks(_without_rows, 2, backend)]
+    assert received == [[(0, 3), (0,), (4, 0), values, 2.0] for values in ([], [5.0, 6.0])]
+
+
 def _coalesced(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist

@@ -132,6 +132,11 @@ class Endpoint(Protocol):
     def wake(self) -> None:
         """Make a waiting :meth:`progress` return early, perhaps with nothing. Callable from any thread."""
 
+    def let_go(self) -> None:
+        """Leave alone, for good, the views of what was posted and has not completed: when this returns, their memory is
+        their owners' again. It waits for no peer, as :meth:`close` may. Afterwards the endpoint can only be closed.
+        Called by the thread that drives it. Idempotent."""
+
     def statistics(self) -> dict[int, PeerStatistics]:
         """By peer. Callable from any thread."""
 

@@ -215,6 +215,9 @@ class MemoryEndpoint:
             self._woken = True
             self._hub.changed.notify_all()
 
+    def let_go(self) -> None:
+        """See :class:`Endpoint`. Nobody but :meth:`progress` touches posted views."""
+
     def statistics(self) -> dict[int, PeerStatistics]:
         """See :class:`Endpoint`."""
         return self._statistics

@@ -280,6 +280,8 @@ class Pair:
             self._peer_has_left = self._peer_has_left or self._has_left_in_order(failure)
         except Exception as failure:  # noqa: BLE001 (it is raised where the messages are waited for)
             error = TransportError(f"point to point with rank {self._peer}: {type(failure).__name__}: {failure}")
+        if self._endpoint is not None and (self._protocol.fills or self._leaving):
+            self._endpoint.let_go()  # of tensors that are their owners' again when we have reported it
         with self._changed:
             self._over = True
             self._error = error or self._closing or PeerLostError(self._peer, "it closed the group")

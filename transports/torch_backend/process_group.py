@@ -436,9 +436,10 @@ class TestbedProcessGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def _split(self, tensor: torch.Tensor, splits: list[int]) -> list[torch.Tensor]:
-        if not splits and tensor.shape[0] % self.size() != 0:
-            raise ValueError(f"{tensor.shape[0]} rows cannot be dealt out evenly to {self.size()} members")
-        return list(torch.split(tensor, splits or tensor.shape[0] // self.size()))
+        num_rows, size = tensor.shape[0], self.size()
+        if not splits and num_rows % size != 0:
+            raise ValueError(f"{num_rows} rows cannot be dealt out evenly to {size} members")
+        return list(torch.split(tensor, splits or [num_rows // size] * size))  # of no rows, too, a part for each
 
     # The end.
 

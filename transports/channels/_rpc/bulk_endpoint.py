@@ -197,6 +197,10 @@ class BulkEndpoint:
         self._woken = True
         self._data.wake()
 
+    def let_go(self) -> None:
+        """See :class:`Endpoint`. Views are the side channel's."""
+        self._data.let_go()
+
     def statistics(self) -> dict[int, PeerStatistics]:
         """See :class:`Endpoint`. The side channel's; control is not counted."""
         return self._data.statistics()

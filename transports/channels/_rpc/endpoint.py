@@ -44,6 +44,9 @@ class Streams(Protocol):
     def take(self, stream: Stream) -> bytes:
         """The next piece that has arrived on it, never of two messages. With the lock held."""
 
+    def let_go(self) -> None:
+        """Forget what has not left: when this returns, no view of it is read any more. Waits for nobody. Idempotent."""
+
     def close(self, farewell: Farewell | None, grace_s: float) -> None:
         """End every stream; peers hear it if they listen within `grace_s`."""
 
@@ -222,6 +225,11 @@ class StreamEndpoint:
         with self._streams.lock:
             self._woken = True
             self._streams.changed.notify_all()
+
+    def let_go(self) -> None:
+        """See :class:`Endpoint`. Nobody but :meth:`progress` writes into posted views; the streams read them."""
+        self._error = self._error or TransportError(f"rank {self._group.rank} has given up what was under way")
+        self._streams.let_go()
 
     def statistics(self) -> dict[int, PeerStatistics]:
         """See :class:`Endpoint`. The payload with the library's framing; it keeps its sockets, and what the kernel

@@ -311,24 +311,36 @@ class GrpcStreams:
         self.changed.notify_all()
         self._on_change()
 
+    def let_go(self) -> None:
+        """See :class:`transports.channels._rpc.endpoint.Streams`. A stream in the middle of a message ends so."""
+        with self.lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """With the lock held."""
+        for stream in self.streams.values():
+            in_message = bool(stream.outgoing) and stream.outgoing[0].moved_bytes > 0
+            stream.outgoing = deque(message for message in stream.outgoing if message.token == SILENT_TOKEN)
+            if in_message:
+                stream.ended = stream.ended or "we closed it"
+                stream.over = True
+                stream.fed.notify()
+
     def close(self, farewell: Farewell | None, grace_s: float) -> None:
         """End every stream; peers hear that (None: nothing) if they listen within `grace_s`. Callable once, from any
         thread."""
         deadline_s = time.monotonic() + grace_s
         with self.lock:
             self._closing = True
+            self._let_go()
             for stream in self.streams.values():
-                in_message = bool(stream.outgoing) and stream.outgoing[0].moved_bytes > 0
-                stream.outgoing = deque(message for message in stream.outgoing if message.token == SILENT_TOKEN)
-                if farewell is None or in_message:
+                if farewell is None:
                     stream.ended = stream.ended or "we closed it"
-                else:
+                elif stream.ended is None:
                     goodbye = farewell.pack(self._group.name)
                     stream.outgoing.append(Outgoing(token=SILENT_TOKEN, packed=goodbye, view=memoryview(b"")))
                 stream.fed.notify()
                 stream.taken.notify()
-                if in_message:
-                    stream.over = True
             broken = [stream.cancel for stream in self.streams.values() if stream.over]
         for cancel in broken:
             cancel()

@@ -96,6 +96,12 @@ class QuicStreams:
         stream.moved_s = time.monotonic()
         return stream.arrived.popleft()
 
+    def let_go(self) -> None:
+        """See :class:`Streams`."""
+        with self.lock:
+            for stream in self.streams.values():
+                stream.outgoing = deque(message for message in stream.outgoing if message.token == SILENT_TOKEN)
+
     def close(self, farewell: Farewell | None, grace_s: float) -> None:
         """See :class:`Streams`. Callable once, from any thread."""
         deadline_s = time.monotonic() + grace_s
@@ -220,18 +226,24 @@ class QuicStreams:
 
     def _pump(self, peer: int) -> None:
         """Hand what waits for a peer to QUIC."""
-        with self.lock:
-            stream, messages = self.streams[peer], deque[Outgoing]()
-            if stream.ended is None:
-                messages, stream.outgoing = stream.outgoing, deque()
-        for message in messages:
-            self._send(self._connections[peer], b"".join((message.packed, message.view)))
+        stream = self.streams[peer]
+        while (message := self._copied(stream)) is not None:
+            token, data = message
+            self._send(self._connections[peer], data)
             with self.lock:
-                if message.token != SILENT_TOKEN:
-                    stream.num_sent_bytes += HEADER_BYTES + len(message.view)
-                    self.sent.append(message.token)
+                if token != SILENT_TOKEN:
+                    stream.num_sent_bytes += len(data)
+                    self.sent.append(token)
                 stream.moved_s = time.monotonic()
                 self.changed.notify_all()
+
+    def _copied(self, stream: Stream) -> tuple[Token, bytes] | None:
+        """The next message that waits, which has left its view with that; None where there is none."""
+        with self.lock:  # under which views are let go of
+            if stream.ended is not None or not stream.outgoing:
+                return None
+            message = stream.outgoing.popleft()
+            return message.token, b"".join((message.packed, message.view))
 
     def _send(self, connection: "QuicConnectionProtocol", data: bytes) -> None:
         quic = connection._quic  # noqa: SLF001 - the adapter's own streams would be of text-like readers and writers

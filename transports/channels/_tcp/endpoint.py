@@ -52,7 +52,9 @@ from transports.group import Group
 _log: Final = logging.getLogger(__name__)
 
 GATHER_BYTES: Final = 256 * 1024
-"""Short messages to one peer leave in one system call until they are this much together."""
+"""Short messages to one peer leave in one system call until they are this much together..."""
+GATHER_BUFFERS: Final = os.sysconf("SC_IOV_MAX")
+"""...or in as many pieces as sendmsg(2) takes at once: it refuses more (EMSGSIZE)."""
 LOW_WATER_BYTES: Final = 1024 * 1024
 """The kernel wakes us only when so much of the awaited message has come, instead of for every packet. With each waking
 the interpreter comes back to a cache that the payload has filled, which costs more than the calls themselves."""
@@ -455,7 +457,7 @@ class TcpEndpoint:
             else:
                 buffers.append(message.view[moved - HEADER_BYTES :])
             num_bytes += message.total_bytes - moved
-            if num_bytes >= GATHER_BYTES:
+            if num_bytes >= GATHER_BYTES or len(buffers) + 2 > GATHER_BUFFERS:
                 break
         try:
             sent = peer.socket.sendmsg(buffers)
@@ -604,6 +606,9 @@ class TcpEndpoint:
         with self._descriptors:
             if not self._closed:
                 os.eventfd_write(self._wake_descriptor, 1)
+
+    def let_go(self) -> None:
+        """See :class:`Endpoint`. Nobody but :meth:`progress` touches posted views."""
 
     def statistics(self) -> dict[int, PeerStatistics]:
         """See :class:`Endpoint`. After `close`, the final counts."""

@@ -130,12 +130,19 @@ int connection_post(struct connection *c, const uint8_t *frame, const uint8_t *p
     return copied;
 }
 
-/* Begin a graceful close: messages whose token is still out are given up, those before them are delivered. An
- * acknowledgement that may wait goes before it: a peer that hears of the end before it takes its message for lost. */
+/* Use no memory any more of messages whose token is still out: those to send are given up, those before them delivered.
+ * Returns where the stream ends. */
+uint64_t connection_let_go(struct connection *c) {
+    incoming_let_go(&c->incoming);
+    return outgoing_give_up(&c->outgoing);
+}
+
+/* Begin a graceful close: messages whose token is still out are let go of. An acknowledgement that may wait goes before it:
+ * a peer that hears of the end before it takes its message for lost. */
 void connection_leave(struct connection *c, uint32_t after, uint32_t lost, double now_s) {
     if (isfinite(c->incoming.acknowledge_s)) c->incoming.acknowledge_s = 0.0;
     c->leaves = 1, c->our_after = after, c->our_lost = lost, c->leave_s = now_s;
-    c->our_end = outgoing_give_up(&c->outgoing);
+    c->our_end = connection_let_go(c);
 }
 
 /* Whether the peer has left and all that it sent before has come. */

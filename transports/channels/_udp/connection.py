@@ -104,8 +104,13 @@ class Connection:
         self.completions.hold(token, view)
         self._library.incoming_expect(self._incoming, frame, native.address_of(view), len(view), token)
 
+    def let_go(self) -> None:
+        """Use no memory any more of messages whose token is still out: those to send are given up, those before them
+        are delivered, and what comes of expected ones is acknowledged and goes nowhere."""
+        self._library.connection_let_go(self.address)
+
     def leave(self, farewell: Farewell, now_s: float) -> None:
-        """Begin a graceful close: messages whose token is still out are given up, those before them are delivered."""
+        """Begin a graceful close: messages whose token is still out are let go of."""
         lost = 0 if farewell.lost is None else farewell.lost + 1
         self._library.connection_leave(self.address, farewell.after & 0xFFFF_FFFF, lost, now_s)
 

@@ -267,6 +267,13 @@ class UdpEndpoint:
             if not self._closed:
                 os.eventfd_write(self._wake_descriptor, 1)
 
+    def let_go(self) -> None:
+        """See :class:`Endpoint`. The keeper, too, has let go then."""
+        with self._driving:
+            self._error = self._error or TransportError(f"rank {self._group.rank} has given up what was under way")
+            for peer in self._in_order:
+                peer.connection.let_go()
+
     def statistics(self) -> dict[int, PeerStatistics]:
         """See :class:`Endpoint`."""
         return {

@@ -16,7 +16,7 @@ const uint32_t PACKETS_PER_ACKNOWLEDGEMENT = 16;
 /* One that is expected, or begun. */
 struct arriving {
     uint64_t start, end;
-    uint8_t *payload;
+    uint8_t *payload; /* NULL: it goes nowhere */
     int64_t token;
     uint8_t expected[FRAME_BYTES], frame[FRAME_BYTES];
 };
@@ -116,12 +116,18 @@ static uint64_t missing_bytes(const struct incoming *i) {
     return i->messages.num > 0 ? arrivals_at(&i->messages, 0)->end - ranges_prefix(&i->received) : 0;
 }
 
-/* Copy what lies in start..start+room-1 of the stream of the bytes at *offset, if that is where they begin. */
+/* The memory of what is expected is its owner's again. What comes of it is acknowledged as before. */
+void incoming_let_go(struct incoming *i) {
+    for (uint32_t index = 0; index < i->messages.num; index++) arrivals_at(&i->messages, index)->payload = NULL;
+}
+
+/* Copy what lies in start..start+room-1 of the stream of the bytes at *offset, if that is where they begin; to NULL: pass
+ * over it. */
 static void copy_to(uint8_t *to, uint64_t start, uint64_t room, uint64_t *offset, const uint8_t **from, uint32_t *length) {
     if (*length == 0 || *offset < start || *offset >= start + room) return;
     uint64_t part = start + room - *offset;
     if (part > *length) part = *length;
-    memcpy(to + (*offset - start), *from, part);
+    if (to != NULL) memcpy(to + (*offset - start), *from, part);
     *offset += part, *from += part, *length -= part;
 }
 

@@ -80,6 +80,9 @@ class _Script:
     def wake(self) -> None:
         raise AssertionError("nobody waits")
 
+    def let_go(self) -> None:
+        raise AssertionError("the executor leaves that to others")
+
     def statistics(self) -> dict[int, PeerStatistics]:
         return {}
 

@@ -16,7 +16,7 @@ from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError
-from transports.execution.communicator import Communicator
+from transports.execution.communicator import Communicator, Work
 from transports.execution.point_to_point import EAGER_BYTES, WINDOW_BYTES
 from transports.execution.trace import OperationTrace
 from transports.group import Group
@@ -341,3 +341,55 @@ def test_a_pairs_connection_that_breaks_leaves_collectives_alone() -> None:
             return float(total.sum())
 
     assert run_threads(life, groups(2)) == [8.0, 8.0]
+
+
+@pytest.mark.parametrize("fails", ["send", "receive"])
+def test_a_tensor_is_its_owners_once_its_error_is_reported_which_waits_for_no_goodbye(fails: str) -> None:
+    """Over a channel whose threads move bytes by themselves, which would take a quarter of a minute for the message."""
+    under_way, closing_begins, over = threading.Event(), threading.Event(), threading.Event()
+
+    def fail(communicator: Communicator, values: torch.Tensor, message: Work) -> None:
+        pair = communicator._point_to_point._pairs[1]
+        endpoint = pair._endpoint
+        assert endpoint is not None
+        close = endpoint.close
+
+        def close_late() -> None:
+            assert closing_begins.wait(20)
+            close()
+
+        vars(endpoint)["close"] = close_late
+        pair.begin_closing(TransportError("enough"))
+        with pytest.raises(TransportError, match="enough"):
+            message.wait(10)
+        values.fill_(7)
+        threading.Event().wait(0.3)  # in which whoever still holds the tensor would use it
+        closing_begins.set()
+        pair.join()
+        over.set()
+        num_changed = int((values != 7).sum())
+        assert num_changed == 0
+
+    def body(communicator: Communicator) -> None:
+        rank, peer = communicator.rank, 1 - communicator.rank
+        opening = communicator.send(torch.ones(1), peer)
+        communicator.receive(torch.ones(1), peer).wait(20)
+        opening.wait(20)
+        values, sends = torch.full((1 << 24,), float(rank)), (rank == 0) == (fails == "send")
+        message = communicator.send(values, peer) if sends else communicator.receive(values, peer)
+        deadline_s = time.monotonic() + 20
+        while not sends and float(values[0]) == rank and time.monotonic() < deadline_s:
+            threading.Event().wait(1e-3)
+        if not sends:
+            under_way.set()
+        assert under_way.wait(20)
+        if rank == 0:
+            fail(communicator, values, message)
+            return
+        with pytest.raises(PeerLostError):
+            message.wait(20)
+        assert over.wait(20)
+        num_of_later = int((values == 7).sum())
+        assert num_of_later == 0
+
+    assert run_communicators(body, 2, channel={"kind": "udp", "rate": "40mbit"}) == [None, None]

@@ -156,6 +156,21 @@ def test_memory_is_the_owners_once_the_engine_needs_it_no_more(token: int | None
     assert sender.completions.take() == ([] if token is None else [token])
 
 
+def test_what_was_let_go_of_is_sent_no_more_and_leaving_says_so() -> None:
+    """What was copied before it is still delivered: its token has completed."""
+    sender = connection(WINDOW_PACE, 100, 1000)
+    sender.post(FRAME, memoryview(b"x" * 60), None)
+    sender.post(FRAME, memoryview(b"y" * 500), 7)
+    assert next_run(sender, 0.0) is not None
+    for _ in range(2):
+        sender.let_go()
+    assert next_run(sender, 1.0) is None
+    assert sender.first_pending is None
+    sender.leave(Farewell(3), 1.0)
+    (close,) = [packet for each in sender.transmit(1.0) if (packet := unpack(each.data)).kind is Kind.CLOSE]
+    assert close.offset == HEADER_BYTES + 60
+
+
 def test_a_close_that_is_no_close_is_refused() -> None:
     receiver = connection(WINDOW_PACE, 100, 10)
     receiver.receive([Datagram(receiver.peer, pack(1, 5, Kind.CLOSE, 0, b"long as a word"))], 0.0)

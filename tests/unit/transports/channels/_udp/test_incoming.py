@@ -33,6 +33,9 @@ class Incoming:
         self.completions.hold(token, view)
         self._call("expect", header, native.address_of(view), len(view), token)
 
+    def let_go(self) -> None:
+        self._call("let_go")
+
     def peek(self) -> bytes | None:
         frame = ctypes.create_string_buffer(HEADER_BYTES)
         return frame.raw if self._call("peek", frame) else None
@@ -146,3 +149,14 @@ def test_what_was_received_without_a_gap_is_not_written_again() -> None:
     assert incoming.completions.take() == [1]
     come(incoming, 2, 0, HEADER + bytes([3]) * 100)
     assert view == bytes([1]) * 60 + bytes([2]) * 40
+
+
+def test_what_was_let_go_of_is_acknowledged_and_not_written() -> None:
+    incoming, view = Incoming(), bytearray(100)
+    incoming.expect(HEADER, memoryview(view), 1)
+    come(incoming, 0, 0, HEADER + bytes([1]) * 60)
+    incoming.let_go()
+    come(incoming, 1, HEADER_BYTES + 60, bytes([2]) * 40)
+    assert view == bytes([1]) * 60 + bytes(40)
+    assert incoming.state.payload_bytes == HEADER_BYTES + 100
+    assert unpack_acknowledged(1, unpack(incoming.acknowledgement(9, 1.0)).body).ranges == ((0, 1),)
