@@ -33,7 +33,7 @@ FRAME_S = 1 / 60
 WARM_UP_S = 3.0
 MISSED_SHARE = 0.05 if MEASURED_S >= 60 else 0.1
 """Of the screen's frames that may be missed, by a browser that draws on the cores: of a few seconds, what a hypervisor
-takes of them now and then is a good part (16 of 285 were missed once). `make test-live` holds the page to the lesser."""
+takes of them now and then is a good part (16 of 285 were missed once). `make test-live` holds it to the lesser."""
 
 
 class Teller(threading.Thread):
