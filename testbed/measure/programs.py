@@ -47,11 +47,19 @@ class Programs(NamedTuple):
     """Beside that: of all cores' time, what the hypervisor gave to other machines."""
 
     @property
+    def taken_share(self) -> float:
+        """Of all cores' time, what the run could not have: programs' and the hypervisor's."""
+        return self.share + self.stolen_share
+
+    @property
     def text(self) -> str:
         """The same in words: `other programs took 31 % of the cores (cc1plus (process 4711) 12 %, ...)`."""
+        stolen = f"{100 * self.stolen_share:.0f} %" if self.stolen_share >= 0.005 else None
+        if stolen and self.share < 0.005:
+            return f"the hypervisor took {stolen} of the cores"
         who = f" ({', '.join(self.most)})" if self.most else ""
-        stolen = f" and the hypervisor {100 * self.stolen_share:.0f} %" if self.stolen_share >= 0.005 else ""
-        return f"other programs took {100 * self.share:.0f} % of the cores{who}{stolen}"
+        both = f" and the hypervisor {stolen}" if stolen else ""
+        return f"other programs took {100 * self.share:.0f} % of the cores{who}{both}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

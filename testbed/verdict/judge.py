@@ -368,8 +368,7 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
                 )
     others = facts.other_programs.get("compute_only")
     rests = rests_on_compute_only(results.scaling_factor, results.pace)
-    taken = others.share + others.stolen_share if others else 0.0
-    if others and rests and (graded := _graded(taken, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
+    if others and rests and (graded := _graded(others.taken_share, OTHER_LOAD_DEGRADED, OTHER_LOAD_INVALID)):
         took = f"{others.text} while the workers computed without communicating (limit {100 * graded.limit:.0f} %)"
         if graded.gravity == "invalid":
             # The number is withheld, the iterations stand; the run is no better than one with a little less of that.

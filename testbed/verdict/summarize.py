@@ -60,8 +60,7 @@ def measure(facts: Facts) -> Results:
     pace = pace_summary(facts.iterations, dilation=facts.dilation)
     found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=mean_s)
     others = facts.other_programs.get("compute_only")
-    taken = others.share + others.stolen_share if others else 0.0
-    if rests_on_compute_only(found.factor, pace) and taken > OTHER_LOAD_INVALID:
+    if others and rests_on_compute_only(found.factor, pace) and others.taken_share > OTHER_LOAD_INVALID:
         without_s = None
     digests = set(facts.parameters_sha256)
     begun_s = facts.window[0] if facts.window else 0.0

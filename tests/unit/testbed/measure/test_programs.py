@@ -112,6 +112,7 @@ def test_what_the_hypervisor_took_is_reported_beside_what_programs_did() -> None
     assert found is not None
     assert (found.share, found.stolen_share) == (pytest.approx(0.12), pytest.approx(0.3))
     assert found.text.endswith(" and the hypervisor 30 %")
+    assert found._replace(share=0.0).text == "the hypervisor took 30 % of the cores"
 
 
 @pytest.mark.parametrize(
