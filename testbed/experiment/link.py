@@ -289,7 +289,7 @@ class LinkSpec(LinkSettings):
     @property
     def draws(self) -> bool:
         """Whether chance decides anything of a packet."""
-        return self.jitter_s > 0 or self.mean_loss > 0 or self.duplicate > 0 or self.reorder > 0
+        return self.has_gaps or self.duplicate > 0
 
     @property
     def has_gaps(self) -> bool:

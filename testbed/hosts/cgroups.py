@@ -174,14 +174,14 @@ def is_idle_beside(controller: Controller, group: Path, other: Path) -> bool:
     """Whether what runs in `group` gives cores up to what runs in `other` at once: it is in a group that is idle
     (cpu.idle, Linux 5.15 and newer) and that stands beside `other` or a group that `other` is in. An idle group yields
     to its siblings only: deeper in another branch it competes with that branch's whole weight."""
-    others = set(with_those_above(controller, other))
+    others = set(_with_those_above(controller, other))
     return any(
         _words(each / "cpu.idle") == ["1"] and each not in others and each.parent in others
-        for each in with_those_above(controller, group)
+        for each in _with_those_above(controller, group)
     )
 
 
-def with_those_above(controller: Controller, group: Path) -> Iterator[Path]:
+def _with_those_above(controller: Controller, group: Path) -> Iterator[Path]:
     """The group, and the groups that it is in, to the one that is mounted: in a container that is the container's."""
     while group.is_relative_to(controller.mount_point):
         yield group
@@ -195,14 +195,14 @@ def own_throttling() -> dict[Path, Throttling]:
     group = group_of(controller, "self") if controller else None
     if controller is None or group is None:
         return {}
-    files = {each: each / "cpu.stat" for each in with_those_above(controller, group)}
+    files = {each: each / "cpu.stat" for each in _with_those_above(controller, group)}
     found = {each: parse_throttling(file.read_text()) for each, file in files.items() if file.exists()}
     return {each: throttling for each, throttling in found.items() if throttling is not None}
 
 
 def quota_cores(controller: Controller, group: Path) -> float:
     """The cores that a group may use: the least that it or any group above it may; infinity without a quota."""
-    groups = with_those_above(controller, group)
+    groups = _with_those_above(controller, group)
     return min((_own_quota_cores(controller, each) for each in groups), default=math.inf)
 
 

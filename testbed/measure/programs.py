@@ -170,15 +170,14 @@ def yielding(processes: Mapping[int, Process]) -> frozenset[int]:
     own = group_of(controller, "self") if controller else None
     if controller is None or own is None:
         return frozenset()
+    groups = {pid: group for pid in processes if (group := group_of(controller, pid)) is not None}
+    idle = {group for group in set(groups.values()) if is_idle_beside(controller, group, own)}
     alike = own != controller.mount_point or not groups_sessions()
-    found = set()
-    for pid, process in processes.items():
-        group = group_of(controller, pid)
-        if group is not None and (
-            is_idle_beside(controller, group, own) or (process.policy == os.SCHED_IDLE and alike and group == own)
-        ):
-            found.add(pid)
-    return frozenset(found)
+    return frozenset(
+        pid
+        for pid, group in groups.items()
+        if group in idle or (alike and group == own and processes[pid].policy == os.SCHED_IDLE)
+    )
 
 
 def groups_sessions() -> bool:

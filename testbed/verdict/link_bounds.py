@@ -85,7 +85,7 @@ def impossible(results: Results, *, at_once_s: float) -> list[str]:
     allreduce = results.allreduce
     # What is withheld took a good deal longer than its bytes need: else it could not have been waiting.
     if allreduce is not None and _is_too_short(allreduce.span_s, results, at_once_s):
-        took, least = time_text(allreduce.span_s or 0.0), time_text(allreduce.schedule_bound_s)
+        took, least = time_text(allreduce.span_s), time_text(allreduce.schedule_bound_s)
         found.append(f"an all-reduce took {took}, and its bytes alone need {least}")
     for name, ratio in (
         ("scaling factor", results.scaling_factor),
@@ -108,7 +108,7 @@ def out_of_step(results: Results, *, at_once_s: float) -> str | None:
     allreduce = results.allreduce
     if allreduce is None or not _is_too_short(allreduce.time_s, results, at_once_s):
         return None
-    took, span = time_text(allreduce.time_s or 0.0), time_text(allreduce.span_s or 0.0)
+    took, span = time_text(allreduce.time_s), time_text(allreduce.span_s)
     return (
         f"workers begin an all-reduce at different times: it takes each of them {took} and all of them together "
         f"{span}, and its bytes need {time_text(allreduce.schedule_bound_s)}; so its time is below the schedule's, "
