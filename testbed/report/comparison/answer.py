@@ -2,17 +2,18 @@
 
 A difference is claimed where it is more than the noise between runs, by the same intervals as `testbed compare`
 (testbed.store.differences). Where points have one run each, that noise is not known: then the sentences say what was
-measured and claim nothing. What rests on degraded runs is called degraded wherever it is named.
+measured and claim nothing. What rests on degraded runs is called degraded wherever it is named, and of points of which
+some runs do not stand it is said how many do.
 """
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from testbed.record import number_text
-from testbed.report.comparison.axes import grouped, horizontal, point_name
+from testbed.report.comparison.axes import grouped, horizontal, namer
 from testbed.store.differences import Difference, RunValues, difference
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class _Cell:
     runs: tuple[RunValues, ...]
     """Of each run the mean of its iterations, or the time of its command."""
     degraded: bool
+    num_counted: int
+    """Its runs, with those that do not stand."""
     waiting: float | None
     """The share of an iteration that is exposed communication."""
 
@@ -55,6 +58,11 @@ class _Cell:
         """Its name, with a word where its runs are degraded."""
         return f"{self.name} (degraded)" if self.degraded else self.name
 
+    @property
+    def standing_text(self) -> str:
+        """`2 of 5`."""
+        return f"{len(self.runs)} of {self.num_counted}"
+
 
 _Along = Mapping[str, _Cell]
 
@@ -64,9 +72,10 @@ def answer(comparison: "Comparison") -> list[str]:
     have a result that stands."""
     axis, numbers = horizontal(comparison)
     groups = grouped(comparison, axis)
+    place_of, full_name_of = namer(comparison.points, axis), namer(comparison.points, comparison.paths)
     found: dict[str, dict[str, _Cell]] = {}
     for group, points in groups.items():
-        cells = [cell for point in points if (cell := _cell(point, axis, comparison.paths)) is not None]
+        cells = [cell for point in points if (cell := _cell(point, place_of, full_name_of)) is not None]
         found[group] = {cell.name: cell for cell in sorted(cells, key=lambda cell: numbers.get(cell.name, 0.0))}
     everything = [cell for along in found.values() for cell in along.values()]
     if len(everything) < 2:
@@ -78,14 +87,16 @@ def answer(comparison: "Comparison") -> list[str]:
     if not sentences:
         return []
     if len(groups) > 1:
-        places = {group: [point_name(point, axis) for point in points] for group, points in groups.items()}
+        places = {group: [place_of(point) for point in points] for group, points in groups.items()}
         sentences += _unknown(places, found)
     single = [cell.full_name for cell in everything if len(cell.runs) == 1] if known else []
     degraded = [cell.full_name for cell in everything if cell.degraded]
+    partly = [f"{cell.full_name} ({cell.standing_text})" for cell in everything if cell.num_counted > len(cell.runs)]
     return [
         *([] if known else [NOISE_UNKNOWN]),
         *sentences,
         *([f"One run alone, of which no difference is claimed: {_named(single, len(everything))}."] if single else []),
+        *([f"Only some runs stand of {_named(partly, len(everything))}."] if partly else []),
         *([f"Degraded, so with reservations: {_named(degraded, len(everything))}."] if degraded else []),
     ]
 
@@ -105,7 +116,11 @@ def _sentences(found: Mapping[str, _Along], axis: Sequence[str], *, ordered: boo
     return [_along(" ".join(axis), along, known=known) if ordered else _fastest(along, known=known)]
 
 
-def _cell(point: "ComparedPoint", axis: Sequence[str], paths: Sequence[str]) -> _Cell | None:
+def _cell(
+    point: "ComparedPoint",
+    place_of: "Callable[[ComparedPoint], str]",
+    full_name_of: "Callable[[ComparedPoint], str]",
+) -> _Cell | None:
     """None where no run stands."""
     runs = [RunValues(run.started_at, [run.iteration_time_s.mean]) for run in point.usable if run.iteration_time_s]
     runs += [RunValues(run.started_at, [run.command.time_s]) for run in point.usable if run.command]
@@ -114,10 +129,11 @@ def _cell(point: "ComparedPoint", axis: Sequence[str], paths: Sequence[str]) -> 
     if not runs or not all(0 < run.mean < math.inf for run in runs):
         return None
     return _Cell(
-        name=point_name(point, axis),
-        full_name=point_name(point, paths),
+        name=place_of(point),
+        full_name=full_name_of(point),
         runs=tuple(runs),
         degraded=point.degraded,
+        num_counted=len(point.counted),
         waiting=exposed_s / whole_s if isinstance(exposed_s, float) and isinstance(whole_s, float) else None,
     )
 
@@ -166,7 +182,9 @@ def _along(path: str, along: _Along, *, known: bool) -> str:
         beside = f"{_times(slowest, best)} times as long as at {best.marked} ({best.text})"
         return f"{path} matters at {slowest.marked}: {what} takes {slowest.text} there, {beside}.{rest}"
     least = min(faster, key=_time_s)
-    enough = next((cell for cell in faster if not any(_surely_slower(cell, other) for other in cells)), least)
+    # The fastest first: most cells are slower than that one, and need no other.
+    others = sorted(cells, key=_time_s)
+    enough = next((cell for cell in faster if not any(_surely_slower(cell, other) for other in others)), least)
     factor = f"{_times(first, enough)} times as fast ({first.text}, {enough.text})"
     beginning = f"From {first.marked} to {enough.marked} {what} becomes {factor}"
     return f"{beginning}{_beyond(path, cells, enough)}.{rest}"

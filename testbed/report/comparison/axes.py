@@ -1,9 +1,10 @@
 """How a sweep's points lie along what varies: which axis is spread out, and whether its values are numbers."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from testbed.experiment.sweep import value_text
+from testbed.experiment.sweep import settings_text, value_text
 from transports.units import parse_fraction, parse_rate_bps, parse_size_bytes, parse_time_s
 
 if TYPE_CHECKING:
@@ -21,10 +22,29 @@ def quantities(values: Sequence[Any]) -> list[float] | None:
     return None
 
 
-def point_name(point: "ComparedPoint", paths: Sequence[str]) -> str:
-    """`1gbit top_k(ratio=1%)`; what is null is not said."""
-    values = [value_text(point.settings[path]) for path in paths if point.settings[path] is not None]
-    return " ".join(values) or "null"
+def namer(points: "Sequence[ComparedPoint]", paths: Sequence[str]) -> "Callable[[ComparedPoint], str]":
+    """What points are called by their settings of these paths: `1gbit top_k(ratio=1%)`, where what is null is not said.
+
+    Points of unlike settings have unlike names: where they would not, all are called by paths and values.
+    """
+
+    def settings_of(point: "ComparedPoint") -> dict[str, Any]:
+        return {path: point.settings[path] for path in paths}
+
+    distinct = {_exactly(settings): settings for settings in map(settings_of, points)}
+    for name_of in (_briefly, settings_text, _exactly):
+        names = {key: name_of(settings) for key, settings in distinct.items()}
+        if len(set(names.values())) == len(names):
+            break
+    return lambda point: names[_exactly(settings_of(point))]
+
+
+def _briefly(settings: Mapping[str, Any]) -> str:
+    return " ".join(value_text(value) for value in settings.values() if value is not None) or "null"
+
+
+def _exactly(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, default=str)
 
 
 def horizontal(comparison: "Comparison") -> tuple[tuple[str, ...], dict[str, float]]:
@@ -34,7 +54,8 @@ def horizontal(comparison: "Comparison") -> tuple[tuple[str, ...], dict[str, flo
     """
     varying = []
     for axis in comparison.axes:
-        distinct = {point_name(point, axis): point.settings[axis[0]] for point in comparison.points}
+        name_of = namer(comparison.points, axis)
+        distinct = {name_of(point): point.settings[axis[0]] for point in comparison.points}
         if len(axis) == 1 and (numbers := quantities(list(distinct.values()))) is not None:
             return axis, dict(zip(distinct, numbers, strict=True))
         varying += [axis] if len(distinct) > 1 else []
@@ -44,7 +65,8 @@ def horizontal(comparison: "Comparison") -> tuple[tuple[str, ...], dict[str, flo
 def grouped(comparison: "Comparison", axis: Sequence[str]) -> "dict[str, list[ComparedPoint]]":
     """The points by everything but that axis, in the order of the sweep."""
     others = [path for path in comparison.paths if path not in axis]
+    name_of = namer(comparison.points, others)
     groups: dict[str, list[ComparedPoint]] = {}
     for point in comparison.points:
-        groups.setdefault(point_name(point, others) if others else "", []).append(point)
+        groups.setdefault(name_of(point) if others else "", []).append(point)
     return groups

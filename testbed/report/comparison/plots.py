@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from testbed.report import wording
-from testbed.report.comparison.axes import grouped, horizontal, point_name
+from testbed.report.comparison.axes import grouped, horizontal, namer
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.report.figures import (
     GREY,
@@ -105,7 +105,8 @@ def breakdown(comparison: Comparison) -> Figure | None:
     if not points:
         return None
     rows = [point.row() for point in points]
-    names = [f"{point_name(point, comparison.paths)}{_word(point)}" for point in points]
+    name_of = namer(comparison.points, comparison.paths)
+    names = [f"{name_of(point)}{_word(point)}" for point in points]
     parts = {name: [rounded(1e3 * float(row[field] or 0.0)) for row in rows] for name, field, *_ in wording.PARTS}
     return Figure(
         title="Where an iteration goes",
@@ -149,11 +150,12 @@ def _figure(
     paths, numbers = horizontal(comparison)
     logarithmic = not linear and bool(numbers) and min(measured) > 0 and max(measured) / min(measured) > _LOG_RATIO
     groups = grouped(comparison, paths)
-    labels = list(dict.fromkeys(point_name(point, paths) for point in comparison.points))
+    place_of = namer(comparison.points, paths)
+    labels = list(dict.fromkeys(place_of(point) for point in comparison.points))
     places: Mapping[str, float] = numbers or {label: float(place) for place, label in enumerate(labels)}
     series: list[Series] = []
     for position, (group, unsorted) in enumerate(groups.items()):
-        points = sorted(unsorted, key=lambda point: places.get(point_name(point, paths), 0.0))
+        points = sorted(unsorted, key=lambda point: places.get(place_of(point), 0.0))
         color = PALETTE[position % len(PALETTE)]
         for curve in curves:
             values = [curve.value(point.row()) for point in points]
@@ -161,7 +163,7 @@ def _figure(
                 values = [value if value is not None and value > 0 else None for value in values]
             if all(value is None for value in values):
                 continue
-            texts = [point_name(point, paths) for point in points]
+            texts = [place_of(point) for point in points]
             drawn = _Drawn(
                 curve=curve,
                 group=group,

@@ -20,7 +20,7 @@ from testbed.errors import SpecError
 from testbed.record.number_text import DASH, digits, time_text
 from testbed.record.reader import load_frame
 from testbed.record.summary import Summary
-from testbed.report.comparison.axes import point_name
+from testbed.report.comparison.axes import namer
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.report.figures import GREY, PALETTE, Axis, Figure, Line, Marks, Series, rounded
 from testbed.verdict.parts import losses
@@ -191,11 +191,12 @@ def loss_figure(found: TimeToLoss, paths: Sequence[str]) -> Figure | None:
         return None
     first, *others = known
     soonest = sorted(others, key=lambda item: (item[1].time_s is None, item[1].time_s or 0.0))
+    name_of = namer([each.point for each in found.points], paths)
     series: list[Series] = []
     longest_s = 0.0
     for position, (_, each) in enumerate(sorted([first, *soonest[: _NUM_LINES - 1]], key=lambda item: item[0])):
         run, color = each.runs[0], PALETTE[position % len(PALETTE)]
-        name = f"{point_name(each.point, paths)}{' (degraded)' if each.point.degraded else ''}"
+        name = f"{name_of(each.point)}{' (degraded)' if each.point.degraded else ''}"
         step = 1 + len(run.loss) // _NUM_POINTS
         shown = [at for at in {*range(0, len(run.loss), step), len(run.loss) - 1} if np.isfinite(run.loss[at])]
         shown.sort()

@@ -3,14 +3,17 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testbed.record.summary import Outcome, Summary
+from testbed.report.comparison import answer as module
 from testbed.report.comparison.answer import NOISE_UNKNOWN, answer
 from testbed.report.comparison.points import Comparison
+from testbed.store.differences import Difference, RunValues, difference
 from tests.compared import compared_point
 
 DRIFT = (1.0, 1.1, 1.2)
@@ -285,6 +288,37 @@ def test_what_is_degraded_is_called_so_wherever_it_is_named(summary: Summary, ro
     sentences = answer(comparison)
     assert any("t 1ms and 2ms (degraded) tree" in sentence for sentence in sentences)
     assert sentences[-1] == "Degraded, so with reservations: 2ms tree."
+
+
+def test_points_whose_values_look_alike_are_all_spoken_of(summary: Summary) -> None:
+    paths = ("hosts.w0.slowdown", "hosts.w1.slowdown")
+    comparison = swept(summary, {(None, None): 3.0, (2, None): 1.5, (None, 2): 1.0}, *paths)
+    (sentence,) = answer(replace(comparison, axes=(paths,)))
+    fastest, first = (f"{paths[0]}=null {paths[1]}={value}" for value in (2, "null"))
+    assert sentence.startswith(f"{fastest} is the fastest with 1.1 s, 3 (3 to 3) times as fast as {first} (3.3 s)")
+
+
+def test_of_points_of_which_some_runs_do_not_stand_it_is_said_how_many_do(summary: Summary) -> None:
+    comparison = swept(summary, {("25mbit",): 0.8, ("50mbit",): 0.4}, "link.rate")
+    first, second = comparison.points
+    bad = taking(summary, 9.0, "2026-11-22T09:00:00+00:00", "invalid")
+    partly = replace(first, runs=(*first.runs, bad, bad), num_requested=5)
+    assert answer(replace(comparison, points=(partly, second)))[-1] == "Only some runs stand of 25mbit (3 of 5)."
+    repeated = replace(partly, num_requested=3, num_retries=2)
+    assert len(answer(replace(comparison, points=(repeated, second)))) == 1, "others were made in their place"
+
+
+def test_many_points_cost_few_comparisons_each(summary: Summary, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_compared = 0
+
+    def counted(*runs: Sequence[RunValues]) -> Difference:
+        nonlocal num_compared
+        num_compared += 1
+        return difference(*runs)
+
+    monkeypatch.setattr(module, "difference", counted)
+    answer(swept(summary, {(f"{number + 1}ms",): 1.05**number for number in range(60)}, "link.delay"))
+    assert num_compared < 8 * 60
 
 
 def test_noise_alone_is_seldom_called_a_difference(summary: Summary) -> None:

@@ -1,10 +1,11 @@
-"""Values that are quantities of one unit, and those that are names."""
+"""Values that are quantities of one unit, those that are names, and names that tell points apart."""
 
 from typing import Any
 
 import pytest
 
-from testbed.report.comparison.axes import quantities
+from testbed.report.comparison.axes import namer, quantities
+from tests.compared import compared_point
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,16 @@ from testbed.report.comparison.axes import quantities
 def test_quantities_are_of_one_unit(values: list[Any], numbers: list[float] | None) -> None:
     found = quantities(values)
     assert found == (None if numbers is None else pytest.approx(numbers))
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([("1gbit", None), ("1gbit", {"kind": "top_k"})], ["1gbit", "1gbit top_k"]),
+        ([(None, None), (2, None), (None, 2)], ["a=null b=null", "a=2 b=null", "a=null b=2"]),
+        ([(["x,y"], 1), (["x", "y"], 1)], ['{"a": ["x,y"], "b": 1}', '{"a": ["x", "y"], "b": 1}']),
+    ],
+)
+def test_unlike_points_have_unlike_names(values: list[tuple[Any, ...]], names: list[str]) -> None:
+    points = [compared_point(dict(zip("ab", each, strict=True))) for each in values]
+    assert [namer(points, "ab")(point) for point in points] == names

@@ -226,3 +226,12 @@ def test_theory_of_nothing_has_no_place_on_a_logarithmic_axis(summary: Summary) 
     assert figure.y.log
     (bound,) = [line for line in lines(figure) if line.dash == "dot"]
     assert sorted(bound.y, key=str) == [500.0, 500.0, None]
+
+
+def test_points_whose_values_look_alike_have_places_of_their_own(summary: Summary) -> None:
+    paths = ("hosts.w0.slowdown", "hosts.w1.slowdown")
+    settings = [dict(zip(paths, values, strict=True)) for values in ((None, None), (2, None), (None, 2))]
+    figure = plots.iteration(comparison(settings, summary, axes=(paths,)))
+    assert figure is not None
+    (bars,) = boxes(figure)
+    assert len(set(bars.left)) == len(figure.x.ticks or {}) == 3
