@@ -7,7 +7,7 @@ except 0 and fractions.
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -55,7 +55,10 @@ def _parse(text: object, units: _Units, what: str, example: str) -> float:
         unit = unit.removesuffix("/s")  # not "bps": to tc that is bytes
     if unit not in units:
         raise ValueError(f"{match.group(2)!r} is not a unit of {what}; allowed: {', '.join(units)}")
-    value = float(Decimal(match.group(1)) * units[unit])
+    try:
+        value = float(Decimal(match.group(1)) * units[unit])
+    except DecimalException:  # its exponent is beyond what Decimal has, so this is infinite, or 0
+        value = float(match.group(1))
     if value == float("inf"):
         raise ValueError(f"{text!r} is too large for a {what}")
     return value

@@ -67,7 +67,7 @@ class Attempts(Generic[Value]):
         """Whether another measurement would not change what is said of the quantity."""
         if not self.measured:
             return False
-        if self._first_holds or len(self._counted) >= self._max_attempts:
+        if self._first_holds or self._max_attempts == 1 or len(self._counted) >= self._max_attempts:
             return True
         if len(self._counted) >= NUM_STANDING and self._holds(self.value):
             return True

@@ -139,11 +139,12 @@ class LiveLinks:
         return events
 
     def now(self) -> list[LinkNow]:
-        """Every direction: how it is configured, and what it does."""
+        """Every direction: how it is configured, and what it does. Between the two readings links may change."""
         with self._lock:
             first = self._deployment.line_counters()
             begun_s = time.monotonic()
-            self._stop.wait(USED_WINDOW_S)
+        self._stop.wait(USED_WINDOW_S)
+        with self._lock:
             second = self._deployment.line_counters()
             took_s = time.monotonic() - begun_s
             delayed = self._deployment.delay_counters()

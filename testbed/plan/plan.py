@@ -172,8 +172,9 @@ class Plan:
         return next(a for a, _ in self.links if a.node == host)
 
     def changed(self, direction: Direction, requested: LinkConfig) -> Direction:
-        """The direction once it is configured so. Raises SpecError when what makes its delay cannot do it."""
-        spec, stage = requested.spec, direction.delay_stage
+        """The direction once it is configured so. Raises SpecError when what makes its delay cannot do it, and for a
+        rate that would really be too low."""
+        spec, stage, real = requested.spec, direction.delay_stage, _really(requested, self.clock)
         most_bps = self.requested[direction.hop].spec.rate_bps
         if self.spread is not None and self.spread.crosses(direction.hop) and spec.rate_bps > most_bps:
             raise SpecError(
@@ -192,7 +193,7 @@ class Plan:
             )
         if stage is not None:
             wrong = unsupported(
-                [_really(requested, self.clock)],
+                [real],
                 stage.backend,
                 superframes=self.experiment.packet_bytes > self.experiment.mtu,
                 bridged=not self.experiment.switch.routes,

@@ -4,6 +4,8 @@ import math
 import random
 from collections.abc import Iterable
 
+import pytest
+
 from testbed.calibration.attempts import (
     LAST_PAUSE_S,
     MAX_ATTEMPTS,
@@ -81,9 +83,11 @@ def test_the_number_of_attempts_ends_somewhere() -> None:
     assert attempts.value == 90
 
 
-def test_what_chance_decides_is_measured_once() -> None:
-    attempts = of([60, 100], max_attempts=1)
+@pytest.mark.parametrize("steal_share", [0.0, 0.2])
+def test_what_chance_decides_is_measured_once(steal_share: float) -> None:
+    attempts = of([60, 100], steal_share=steal_share, max_attempts=1)
     assert attempts.settled
+    assert attempts.measured == [60]
     assert attempts.value == 60
 
 

@@ -3,6 +3,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ class Network:
     error: Exception | None = None
     down: set[Any] = field(default_factory=set)
     num_restarts: int = 0
+    num_readings: int = 0
+    has_read: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.plan = self.planned.real()
@@ -31,6 +34,14 @@ class Network:
 
     def restart_draws(self) -> None:
         self.num_restarts += 1
+
+    def line_counters(self) -> dict[Any, SimpleNamespace]:
+        self.num_readings += 1
+        self.has_read.set()
+        return {hop: SimpleNamespace(num_bytes=0, backlog_bytes=0, num_drops=0) for hop in self.directions}
+
+    def delay_counters(self) -> dict[Any, Any]:
+        return {}
 
     def is_down(self, direction: Direction) -> bool:
         return direction.hop in self.down
@@ -104,6 +115,33 @@ def test_a_link_without_a_delay_line_is_refused_and_nothing_of_the_change_is_mad
     links.change(manual_change("w0-s0", delay="2ms"))
     assert deployment.directions["w0", "s0"].delay_s == 0.002
     links.check()
+
+
+def test_a_rate_that_would_really_be_too_low_is_refused_as_a_spec_is() -> None:
+    deployment = network(workload="synthetic", dilation=100)
+    links, events = accepted(deployment)
+    with pytest.raises(SpecError, match=r"link set\.rate: w1 -> s0 has 50mbit, which would really be 0\.5mbit"):
+        links.change(manual_change("w1->s0", rate="50mbit"))
+    assert events == []
+    links.check()
+
+
+def test_who_looks_at_links_keeps_nobody_from_changing_them() -> None:
+    """The rate in use takes two readings, and a fifth of a second between them."""
+
+    def changes_between_readings() -> bool:
+        deployment = network()
+        links, _ = accepted(deployment)
+        looking = threading.Thread(target=links.now)
+        looking.start()
+        deployment.has_read.wait(10)
+        links.change(manual_change("w1-s0", rate="50mbit"))
+        between = deployment.num_readings == 1
+        links.close()
+        looking.join()
+        return between
+
+    assert any(changes_between_readings() for _ in range(10)), "unless this thread got no core for so long each time"
 
 
 def test_ecn_marking_that_is_set_manually_needs_connections_that_ask_for_them() -> None:
