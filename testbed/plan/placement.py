@@ -14,11 +14,7 @@ def place(experiment: Experiment) -> Network:
     topology, num_workers, sharing = experiment.topology, experiment.workers, experiment.workers_per_host
     num_servers = num_servers_of(experiment)
     num_hosts = sharing.num_hosts(num_workers)
-    if num_hosts < 2 and sharing.count > 1:
-        raise SpecError(
-            f"workers_per_host: {sharing.count} puts all {num_workers} workers on one host, and no link between hosts "
-            f"carries anything; allowed: {f'less than {num_workers}' if num_workers > 1 else '1'}"
-        )
+    require_several_hosts(experiment)
     fabric = topology.fabric(num_hosts + num_servers)
     if len(fabric.places) < num_hosts + num_servers:
         shared = f" on {num_hosts} hosts" if sharing.count > 1 else ""
@@ -33,6 +29,16 @@ def place(experiment: Experiment) -> Network:
     network = network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
     network = with_storage(experiment, network)
     return network.with_aggregators(attached_aggregators(experiment, network))
+
+
+def require_several_hosts(experiment: Experiment) -> None:
+    """Raises SpecError where all workers share one host."""
+    num_workers, sharing = experiment.workers, experiment.workers_per_host
+    if sharing.num_hosts(num_workers) < 2 and sharing.count > 1:
+        raise SpecError(
+            f"workers_per_host: {sharing.count} puts all {num_workers} workers on one host, and no link between hosts "
+            f"carries anything; allowed: {f'less than {num_workers}' if num_workers > 1 else '1'}"
+        )
 
 
 def with_storage(experiment: Experiment, network: Network) -> Network:

@@ -382,7 +382,7 @@ class _Predictor:
         )
         found: dict[str, float | None] = {"cost model": time_s}
         try:
-            found["flow simulation"] = simulate(plan.experiment).iteration_time_s
+            found["flow simulation"] = simulate(plan.experiment, buckets=plan.buckets).iteration_time_s
         except SpecError:
             found["flow simulation"] = None
         servers = plan.collective.num_servers

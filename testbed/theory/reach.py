@@ -107,6 +107,9 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
         found += expected.reach.lacking(Reach.of(plan))
     if any(each.loss for each in plan.directions):
         found.append("packets that are lost (none)")
+    specs = [each.requested for each in plan.directions]
+    if any(each.jitter_s or each.reorder or each.duplicate for each in specs):
+        found.append("jitter, or packets that are reordered or duplicated (none)")
     if experiment.host_cost == "real":
         found.append("host_cost: real, whose workers stop until the next period of their quota (none)")
     elif plan.quotas:

@@ -1,9 +1,12 @@
 """A collective's schedule as tasks: every message a transfer, every reduction work of its receiver's processor."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+
+from testbed.theory.simulation.fair_sharing import Floats
 from testbed.theory.simulation.transfers import TaskGraph
 from transports.collectives.base import Collective, Operation, Step, World
 from transports.collectives.cost import schedules
@@ -31,6 +34,15 @@ class Exchangers:
     costs: HostCosts = HostCosts()
     first_resource: int = 0
     """The number of the first participant's processor; the others follow."""
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
+    """By which jitter is drawn."""
+
+    def travel_s(self, latencies_s: Floats, jitters_s: Floats) -> Floats:
+        """What each message really takes to travel, given its latency and the deviation of that."""
+        if not jitters_s.any():
+            return latencies_s
+        drawn_s = self.random.normal(size=latencies_s.shape) * jitters_s
+        return np.maximum(latencies_s + drawn_s, 0.0)
 
 
 def add_collective(
@@ -81,13 +93,15 @@ def _add_steps(
     entry: int,
 ) -> list[int]:
     costs, names = exchangers.costs, exchangers.names
+    paths = graph.network.paths((names[participant], names[step.peer]) for step in steps if step.kind == "send")
+    delays_s, jitters_s = graph.network.path_delays_s(paths), graph.network.path_jitters_s(paths)
+    travel_s = iter(exchangers.travel_s(delays_s + costs.message_s, jitters_s).tolist())
     tasks = []
     for step in steps:
         if step.kind == "send":
             path = graph.path(names[participant], names[step.peer])
-            latency_s = graph.network.delay_s(graph.network.path(names[participant], names[step.peer]))
             size_bytes = exchangers.wire_bytes(step.chunk.count * element_bytes)
-            tasks.append(graph.transfer(path, size_bytes, latency_s + costs.message_s))
+            tasks.append(graph.transfer(path, size_bytes, next(travel_s)))
         else:
             adds = step.kind in ("reduce", "add")
             duration_s = costs.addition_s_per_byte * step.chunk.count * element_bytes if adds else 0.0

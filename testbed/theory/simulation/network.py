@@ -134,9 +134,11 @@ class SimulatedNetwork:
             raise SpecError(f"the topology has no path from {self.switches[int(best)]} to every worker")
         return self.switches[int(best)]
 
-    def delay_s(self, links: Sequence[int] | Integers) -> float:
-        """Propagation along those links."""
-        return float(self.delays_s[links].sum())
+    def path_jitters_s(self, paths: Paths) -> Floats:
+        """(flows,): the deviation of the delay along each."""
+        if not len(paths):
+            return np.empty(0)
+        return np.asarray(np.sqrt(np.add.reduceat(self.jitters_s[paths.links] ** 2, paths.starts)))
 
     def path_delays_s(self, paths: Paths) -> Floats:
         """(flows,): propagation along each."""

@@ -4,7 +4,8 @@ What is simulated: forward and backward passes and the optimizer of every worker
 exchanged one after the other as they become ready, overlapping with backward; every message of the collective's own
 schedule, or, of rings and hierarchies of hundreds of workers, every step (`symmetric.py`); links shared fairly, by
 several jobs too.
-What is not: packets, losses, congestion windows, queues, the processors that serve the network.
+What is not: packets, losses, congestion windows, queues, the processors that serve the network. Jitter is drawn for
+each message, but not for a stream of chunks that is aggregated on its way.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from testbed.experiment.topologies.base import Network, participant_names
 from testbed.plan.buckets import bucket_ready_s, buckets_of, exchanges_by_bucket
 from testbed.plan.link_configuration import link_configs
 from testbed.plan.paths import Hop
-from testbed.plan.placement import num_servers_of, racks_of, with_storage
+from testbed.plan.placement import num_servers_of, racks_of, require_several_hosts, with_storage
 from testbed.theory.simulation.aggregation import aggregation_tree
 from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
 from testbed.theory.simulation.fair_sharing import Floats
@@ -76,7 +77,8 @@ class Simulation:
     busiest: tuple[LinkUse, ...]
     """The links that were in use most, at most ten."""
     assumptions: tuple[str, ...] = ()
-    """What the topology leaves out of somebody else's description, and what it took for what."""
+    """What the topology leaves out of somebody else's description, and what it took for what; and what of the links is
+    not simulated."""
 
     @property
     def iteration_time_s(self) -> float:
@@ -105,14 +107,20 @@ def grown(experiment: Experiment, *, num_jobs: int = 1) -> Experiment:
 
 
 def simulate(
-    experiment: Experiment, *, num_iterations: int = 1, num_jobs: int = 1, costs: HostCosts | None = None
+    experiment: Experiment,
+    *,
+    num_iterations: int = 1,
+    num_jobs: int = 1,
+    costs: HostCosts | None = None,
+    buckets: Sequence[int] | None = None,
 ) -> Simulation:
-    """Simulate so many iterations of so many jobs that are alike, placed one after the other. Raises SpecError for what
-    cannot be simulated, saying what can."""
+    """Simulate so many iterations of so many jobs that are alike, placed one after the other. `buckets` are a plan's,
+    in elements; None: those that the fusion makes where an all-reduce takes what it takes in the simulation. Raises
+    SpecError for what cannot be simulated, saying what can."""
     _require_simulable(experiment)
     if num_iterations < 1 or num_jobs < 1:
         raise SpecError("a simulation has one iteration and one job at least")
-    return _Simulator(experiment, num_iterations, num_jobs, costs or HostCosts()).run()
+    return _Simulator(experiment, num_iterations, num_jobs, costs or HostCosts(), buckets).run()
 
 
 def _require_simulable(experiment: Experiment) -> None:
@@ -127,6 +135,10 @@ def _require_simulable(experiment: Experiment) -> None:
             f"storage: {experiment.storage.kind} shares links with the gradients in every iteration, which is not "
             "simulated; allowed: what is read before the first iteration"
         )
+    for name in ("background", "changes"):
+        if getattr(experiment, name):
+            raise SpecError(f"{name}: links stay as they are, for the gradients alone, in a simulation; allowed: []")
+    require_several_hosts(experiment)
     if experiment.stack is not None:
         raise SpecError(
             f"stack: {experiment.stack.kind} has schedules of its own, which nobody here knows; leave it out, and name "
@@ -140,7 +152,14 @@ def _require_simulable(experiment: Experiment) -> None:
 
 
 class _Simulator:
-    def __init__(self, experiment: Experiment, num_iterations: int, num_jobs: int, costs: HostCosts) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        num_iterations: int,
+        num_jobs: int,
+        costs: HostCosts,
+        buckets: Sequence[int] | None,
+    ) -> None:
         self._experiment = experiment
         self._num_iterations, self._num_jobs, self._costs = num_iterations, num_jobs, costs
         self._num_workers = experiment.workers
@@ -151,13 +170,14 @@ class _Simulator:
         self._racks = racks_of(network, num_jobs * experiment.workers)
         used = [spec for spec in specs.values() if not spec.unshaped]
         self._goodput_bps = min(spec.rate_bps for spec in used) * experiment.channel.goodput_fraction(experiment.mtu)
+        self._random = np.random.default_rng(experiment.seed)
+        self._wire: dict[int, float] = {}
         self._jobs = [self._job(number) for number in range(num_jobs)]
         self._collective = self._with_network_info()
-        buckets = buckets_of(experiment, lambda count: 8 * GRADIENT_ELEMENT_BYTES * count / self._goodput_bps)
+        buckets = buckets_of(experiment, self._all_reduce_s) if buckets is None else buckets
         self._buckets = exchanges_by_bucket(experiment, buckets)
         self._table = experiment.workload.timed_layers()
         self._ready_s = [0.0] * len(buckets) if self._table is None else self._bucket_ready_s(self._table, buckets)
-        self._wire: dict[int, float] = {}
 
     def _placed(self) -> Network:
         """All jobs' hosts, one job's after the other's."""
@@ -197,7 +217,11 @@ class _Simulator:
         names = every[number * workers : (number + 1) * workers]
         names += every[self._num_jobs * workers :][number * servers : (number + 1) * servers]
         return Exchangers(
-            names=names, wire_bytes=self._wire_bytes, costs=self._costs, first_resource=number * (workers + servers)
+            names=names,
+            wire_bytes=self._wire_bytes,
+            costs=self._costs,
+            first_resource=number * (workers + servers),
+            random=self._random,
         )
 
     def _wire_bytes(self, payload_bytes: int) -> float:
@@ -230,6 +254,20 @@ class _Simulator:
             return self._collective
         return self._collective.chosen(world, exchange.num_elements, element_bytes=exchange.element_bytes)
 
+    def _all_reduce_s(self, num_elements: int) -> float:
+        """Of one by itself."""
+        exchange = Exchange("all_reduce", num_elements, GRADIENT_ELEMENT_BYTES)
+        chosen = self._chosen(exchange)
+        if self._moves_alike(chosen, exchange):
+            alone = self._steps()
+            return float(
+                alone.all_reduce(chosen, num_elements, GRADIENT_ELEMENT_BYTES, np.zeros(self._num_workers)).max()
+            )
+        self._require_expandable(self._messages_of(chosen, exchange))
+        graph = TaskGraph(self._network)
+        through = self._add_exchange(graph, 0, exchange, [graph.work() for _ in self._jobs[0].names])
+        return float(graph.run().arrived_s[through[: self._num_workers]].max())
+
     def run(self) -> Simulation:
         method = self._method()
         return self._by_steps() if method == "steps" else self._by_messages()
@@ -240,26 +278,32 @@ class _Simulator:
         aggregated = symmetric
         for exchange in (each for bucket in self._buckets for each in bucket):
             chosen = self._chosen(exchange)
-            world = self._world(0, chosen)
-            symmetric &= exchange.operation == "all_reduce" and (
-                chosen.phases(world, exchange.num_elements, exchange.element_bytes) is not None
-            )
-            if _adds(chosen, exchange):
-                num_messages += self._num_workers
-                continue
-            aggregated = False
-            size_bytes = exchange.num_elements * exchange.element_bytes
-            num_messages += messages_of(chosen, world, size_bytes)
+            symmetric &= self._moves_alike(chosen, exchange)
+            aggregated &= _adds(chosen, exchange)
+            num_messages += self._messages_of(chosen, exchange)
         num_messages *= self._num_iterations * self._num_jobs
         if aggregated or (symmetric and num_messages > EXPANDED_MESSAGES):
             return "steps"
+        self._require_expandable(num_messages)
+        return "messages"
+
+    def _moves_alike(self, chosen: Collective, exchange: Exchange) -> bool:
+        """Whether all workers do the same in it."""
+        phases = chosen.phases(self._world(0, chosen), exchange.num_elements, exchange.element_bytes)
+        return exchange.operation == "all_reduce" and phases is not None
+
+    def _messages_of(self, chosen: Collective, exchange: Exchange) -> float:
+        if _adds(chosen, exchange):
+            return self._num_workers
+        return messages_of(chosen, self._world(0, chosen), exchange.num_elements * exchange.element_bytes)
+
+    def _require_expandable(self, num_messages: float) -> None:
         if num_messages > MAX_MESSAGES:
             raise SpecError(
                 f"workers: {self._num_workers} of collective {self._collective.kind} exchange about {num_messages:.2g} "
                 f"messages, and {MAX_MESSAGES:.0g} are simulated one by one; allowed: fewer workers, jobs or "
                 "iterations, longer messages, or collective ring, hierarchical or in_network with one job"
             )
-        return "messages"
 
     def _factors(self, job: int, iteration: int) -> Floats:
         """By how much each worker's computing is slowed."""
@@ -275,9 +319,7 @@ class _Simulator:
     # One job whose workers all do the same: from vectors of times to vectors of times.
 
     def _by_steps(self) -> Simulation:
-        exchange = SymmetricExchange(
-            self._network, self._jobs[0], self._world(0, self._collective), self._experiment.seed
-        )
+        exchange = self._steps()
         begins_s = np.zeros(self._num_workers)
         ended_s, exchanged_s = [0.0], []
         for iteration in range(self._num_iterations):
@@ -294,6 +336,9 @@ class _Simulator:
         return self._simulation(
             "steps", exchange.num_steps, [list(np.diff(ended_s))], exchanged_s, exchange.link_bytes, ended_s[-1]
         )
+
+    def _steps(self) -> SymmetricExchange:
+        return SymmetricExchange(self._network, self._jobs[0], self._world(0, self._collective))
 
     @property
     def _passes_s(self) -> float:
@@ -427,8 +472,13 @@ class _Simulator:
                 for link in order
                 if link_bytes[link]
             ),
-            assumptions=tuple(self._experiment.topology.assumptions()),
+            assumptions=(*self._experiment.topology.assumptions(), *self._left_out()),
         )
+
+    def _left_out(self) -> Iterator[str]:
+        exchanges = [each for bucket in self._buckets for each in bucket]
+        if self._network.jitters_s.any() and any(_adds(self._chosen(each), each) for each in exchanges):
+            yield "jitter is not simulated where chunks are aggregated on their way"
 
 
 def _adds(collective: Collective, exchange: Exchange) -> bool:

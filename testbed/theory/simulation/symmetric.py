@@ -10,7 +10,7 @@ add first (hierarchical), one phase to begin on a worker when it has the one bef
 (`collectives.py`) know neither assumption; the tests hold both to each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,7 +38,6 @@ class SymmetricExchange:
     network: SimulatedNetwork
     exchangers: Exchangers
     world: World
-    seed: int = 1
     link_bytes: Floats = field(init=False)
     """What each link has carried so far."""
     num_steps: int = 0
@@ -46,7 +45,6 @@ class SymmetricExchange:
 
     def __post_init__(self) -> None:
         self.link_bytes = np.zeros(len(self.network))
-        self._random = np.random.default_rng(self.seed)
         self._trees: dict[str | None, AggregationTree] = {}
 
     def all_reduce(self, collective: Collective, num_elements: int, element_bytes: int, ready_s: Floats) -> Floats:
@@ -85,7 +83,8 @@ class SymmetricExchange:
         self._count(paths, wire_bytes)
         moving_s = 8 * wire_bytes / fair_rates(paths, self.network.rates_bps)
         sources, targets = np.array(phase.pairs).T
-        np.maximum.at(done_s, targets, ready_s[sources] + moving_s + self._latencies_s(paths))
+        travel_s = self.exchangers.travel_s(self._latencies_s(paths), self.network.path_jitters_s(paths))
+        np.maximum.at(done_s, targets, ready_s[sources] + moving_s + travel_s)
         adding_s = self.exchangers.costs.addition_s_per_byte * sum(phase.message_bytes) if phase.adds else 0.0
         return np.asarray(done_s + adding_s * np.bincount(targets, minlength=len(done_s)))
 
@@ -100,14 +99,13 @@ class SymmetricExchange:
         self._count(paths, num_steps * sum(wire_bytes))
         rates_bps = fair_rates(paths, self.network.rates_bps).reshape(members.shape)
         latencies_s = self._latencies_s(paths).reshape(members.shape)
-        jitters_s = np.sqrt(np.add.reduceat(self.network.jitters_s[paths.links] ** 2, paths.starts))
         steps = _RingSteps(
             num_segments=len(segments),
             sending_s=8 * float(np.mean(wire_bytes)) / rates_bps,  # they differ by one element at most
             adding_s=self.exchangers.costs.addition_s_per_byte * float(np.mean(segments)),
             latencies_s=latencies_s,
-            jitters_s=jitters_s.reshape(members.shape),
-            random=self._random,
+            jitters_s=self.network.path_jitters_s(paths).reshape(members.shape),
+            travel_s=self.exchangers.travel_s,
             begins_s=ready_s[members],
         )
         steps.run(size - 1, adds=True)
@@ -138,12 +136,12 @@ class _RingSteps:
         adding_s: float,
         latencies_s: Floats,
         jitters_s: Floats,
-        random: np.random.Generator,
+        travel_s: Callable[[Floats, Floats], Floats],
         begins_s: Floats,
     ) -> None:
         self._sending_s, self._adding_s = sending_s, adding_s
         """Of one segment."""
-        self._latencies_s, self._jitters_s, self._random = latencies_s, jitters_s, random
+        self._latencies_s, self._jitters_s, self._travel_s = latencies_s, jitters_s, travel_s
         self._begins_s = begins_s
         self._ready_s = np.stack([begins_s] * num_segments)
         self._sender_free_s = begins_s.copy()
@@ -205,7 +203,7 @@ class _RingSteps:
         for ready_s in self._ready_s:
             waited |= bool((self._sender_free_s > ready_s * (1 + STEADY)).any())
             self._sender_free_s = np.maximum(ready_s, self._sender_free_s) + self._sending_s
-            arrived_s = np.roll(self._sender_free_s + self._travel_s(), 1, axis=1)
+            arrived_s = np.roll(self._sender_free_s + self._travel_s(self._latencies_s, self._jitters_s), 1, axis=1)
             waited |= bool((self._begins_s > arrived_s).any())
             arrived_s = np.maximum(arrived_s, self._begins_s)
             if adding_s:
@@ -214,12 +212,6 @@ class _RingSteps:
             arrivals_s.append(arrived_s)
         self._ready_s = np.stack(arrivals_s)
         return not waited
-
-    def _travel_s(self) -> Floats:
-        if not self._draws:
-            return self._latencies_s
-        drawn_s = self._random.normal(size=self._latencies_s.shape) * self._jitters_s
-        return np.maximum(self._latencies_s + drawn_s, 0.0)
 
 
 def messages_of(collective: Collective, world: World, size_bytes: int) -> float:

@@ -112,6 +112,15 @@ def test_a_bucket_waits_for_the_layer_that_a_trace_says() -> None:
     assert ready_s[0] < 0.5 * table.backward_s / len(table.layers)
 
 
+def test_the_simulation_has_the_plan_s_buckets() -> None:
+    """What a message costs its hosts joins layers in the plan, and is not in the simulation."""
+    short = {**WORKLOAD, "layers": ["16KiB"] * 8, "forward": "1ms", "backward": "2ms"}
+    dear = Costs(host_latency_s=5e-3)
+    found = predicted(dear, workload=short, fusion="merged", link={"rate": "20mbit"})
+    whole = predicted(dear, workload=short, fusion="none", link={"rate": "20mbit"})
+    assert found.models["flow simulation"] == whole.models["flow simulation"]
+
+
 def test_computing_that_is_not_known_is_left_out() -> None:
     found = predict_iteration(make_plan(validate({"name": "x"})))
     assert found.compute_s is None

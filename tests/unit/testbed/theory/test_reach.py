@@ -4,6 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import Plan, make_plan
 from testbed.theory.reach import Expected, Reach, outside
@@ -36,6 +38,12 @@ def test_each_range_is_named_with_its_ends() -> None:
     assert "channel udp (tcp)" in beyond(channel="udp")
     assert "lost" in beyond(link={"rate": "1gbit", "delay": "1ms", "loss": "1%"})
     assert "compression fp16" in beyond(compression="fp16")
+
+
+@pytest.mark.parametrize("what", [{"jitter": "1ms"}, {"reorder": "20%"}, {"duplicate": "1%"}])
+def test_what_makes_packets_late_or_double_is_outside(what: dict[str, str]) -> None:
+    link = {"rate": "1gbit", "delay": "5ms", **what}
+    assert beyond(link=link) == "jitter, or packets that are reordered or duplicated (none)"
 
 
 def test_ranges_are_of_the_machine_not_of_virtual_time() -> None:

@@ -42,6 +42,40 @@ def test_iterations_follow_one_another() -> None:
     assert found.iterations_s[0] == pytest.approx((found.iteration_time_s,) * 3, rel=1e-6)
 
 
+@pytest.mark.parametrize("collective", ["ring", "halving_doubling", "in_network"])
+def test_layers_merge_where_an_all_reduce_is_mostly_start_up(collective: str) -> None:
+    """Start-up costs nothing where only bytes are counted: no layers were joined."""
+    short = {"kind": "synthetic", "layers": ["16KiB"] * 8, "forward": "30ms", "backward": "60ms"}
+    keys: dict[str, Any] = {"workload": short, "collective": collective, "fusion": "merged"}
+    assert len(simulated(link={"rate": "200mbit", "delay": "40ms"}, **keys).exchanged_s) == 1
+    assert len(simulated(link={"rate": "200mbit", "delay": "0ms"}, **keys).exchanged_s) == 8
+
+
+def test_a_plan_s_buckets_are_those_that_are_simulated() -> None:
+    found = simulate(experiment(fusion="merged"), buckets=[2_000_000])
+    assert found.exchanged_s == pytest.approx(simulated(fusion="none").exchanged_s)
+
+
+@pytest.mark.parametrize("collective", ["ring", "halving_doubling", "hierarchical"])
+def test_jitter_is_drawn_whether_messages_or_steps_are_simulated(
+    collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Any] = {"collective": collective, "topology": "leaf_spine", "workers": 8}
+
+    def time_s(**link: str) -> float:
+        return simulated(link={"rate": "1gbit", "delay": "10ms", **link}, **keys).iteration_time_s
+
+    for expanded in (20_000, 0):
+        monkeypatch.setattr("testbed.theory.simulation.simulate.EXPANDED_MESSAGES", expanded)
+        assert time_s(jitter="5ms") == time_s(jitter="5ms") > time_s()
+
+
+def test_jitter_of_a_stream_is_said_to_be_left_out() -> None:
+    link = {"rate": "1gbit", "delay": "10ms", "jitter": "5ms"}
+    assert "jitter is not simulated" in simulated(link=link, collective="in_network").assumptions[0]
+    assert simulated(link=link).assumptions == ()
+
+
 def test_a_straggler_makes_all_wait() -> None:
     alone = simulated(link={"rate": "100gbit"}).iteration_time_s
     slowed = simulated(link={"rate": "100gbit"}, hosts={"w2": {"slowdown": 2}})
@@ -109,6 +143,12 @@ def test_what_cannot_be_simulated_says_what_can() -> None:
         simulated(1)
     with pytest.raises(SpecError, match="synchronisation: local_sgd"):
         simulated(synchronisation={"kind": "local_sgd", "every": 2})
+    with pytest.raises(SpecError, match="changes: links stay as they are"):
+        simulated(changes=[{"at": "0s", "link": "w1-s0", "rate": "1mbit"}])
+    with pytest.raises(SpecError, match="background: links stay as they are"):
+        simulated(background=[{"kind": "bulk", "from": "w0", "to": "w1"}])
+    with pytest.raises(SpecError, match="workers_per_host: 4 puts all 4 workers on one host"):
+        simulated(workers_per_host=4)
     with pytest.raises(SpecError, match="stack: gloo"):
         simulated(stack="gloo")
     with pytest.raises(SpecError, match="workload: allreduce"):
@@ -117,6 +157,8 @@ def test_what_cannot_be_simulated_says_what_can() -> None:
         simulated(num_iterations=0)
     with pytest.raises(SpecError, match="are simulated one by one"):
         simulated(4000, collective="all_to_all")
+    with pytest.raises(SpecError, match="are simulated one by one"):
+        simulated(4000, collective="all_to_all", fusion="merged")
     with pytest.raises(SpecError, match="'nowhere' is no switch"):
         simulated(collective={"kind": "in_network", "at": "nowhere"})
     with pytest.raises(SpecError, match="do not fit the 2 places"):
