@@ -612,4 +612,14 @@ class Summary(Results):
 
 def kind_of_reason(reason: str) -> str:
     """It without its numbers and what is in brackets: what it has in common with others of its kind."""
-    return re.sub(r"\([^)]*\)|\d+", "", reason)
+    return re.sub(r"\([^)]*\)|\d+(?:[.,]\d+)*", "", reason)
+
+
+def magnitude_of_reason(reason: str) -> list[float]:
+    """The numbers that it was measured to have, shares first: of reasons of one kind the gravest has the greatest.
+
+    Numbers in names (`w7`) and limits, in brackets, are none of them.
+    """
+    numbers = re.findall(r"(?<![\w.,-])[+-]?(\d[\d,]*(?:\.\d+)?)( %)?", re.sub(r"\([^)]*\)", "", reason))
+    shares_first = sorted(numbers, key=lambda found: not found[1])
+    return [float(number.replace(",", "")) for number, _ in shares_first]

@@ -1,7 +1,6 @@
 """Records side by side: which belong to one setting, what settings differ in, and by how much their runs differ."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import polars as pl
 
 from testbed.errors import SpecError
 from testbed.record.reader import load_frame, load_summary
-from testbed.record.summary import Summary, kind_of_reason
+from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.store.differences import Difference, RunValues, difference
 from testbed.store.documents import flat, origin, resolved_spec
 from testbed.store.index import Index
@@ -169,18 +168,13 @@ def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[
         kinds: dict[str, list[str]] = {}
         for reason in (reason for run in degraded for reason in run.summary.reasons):
             kinds.setdefault(kind_of_reason(reason), []).append(reason)
-        reasons = "; ".join(max(alike, key=_numbers) for alike in kinds.values())
+        reasons = "; ".join(max(alike, key=magnitude_of_reason) for alike in kinds.values())
         yield f"{len(degraded)} of {len(runs)} runs are degraded: {reasons}"
     commits = {run.commit for run in runs}
     if len(commits) > 1:
         yield f"the runs were made by {len(commits)} versions of the testbed"
     if any(found.basis == "one run" for found in differences):
         yield "one run of a setting: how much runs differ from each other is unknown; --set repeat=5 makes five"
-
-
-def _numbers(reason: str) -> list[float]:
-    """In their order: of reasons alike the worst has the greatest."""
-    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", reason)]
 
 
 def _setting(name: str, group: Sequence[_Run], metric: Metric) -> Setting:

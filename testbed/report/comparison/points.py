@@ -12,7 +12,7 @@ import polars as pl
 
 from testbed.errors import SpecError
 from testbed.experiment.sweep import settings_text, value_text
-from testbed.record.summary import Summary, kind_of_reason
+from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.report import wording
 from testbed.report.comparison.answer import answer
 from testbed.store.reuse import Reuse
@@ -191,7 +191,9 @@ class Comparison:
                     found.setdefault((kind_of_reason(reason), repeated), []).append((point, run, reason))
         texts = []
         for (_, repeated), alike in found.items():
-            worst, run, reason = max(alike, key=lambda each: _SEVERITY.index(each[1].outcome))
+            worst, run, reason = max(
+                alike, key=lambda each: (_SEVERITY.index(each[1].outcome), magnitude_of_reason(each[2]))
+            )
             num_points = len({id(point) for point, *_ in alike})
             among = f" (the worst of {num_points} points)" if num_points > 1 else ""
             outcome = f"{run.outcome}, and repeated" if repeated else run.outcome

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Callable
 
+import pytest
+
 from testbed.record.reader import Record
-from testbed.record.summary import SynchronisationSummary
+from testbed.record.summary import SynchronisationSummary, kind_of_reason, magnitude_of_reason
 
 Make = Callable[..., Record]
 
@@ -46,3 +48,18 @@ def test_workers_are_in_step_unless_they_push_and_pull_on_their_own(record: Make
     assert summary.model_copy(update={"synchronisation": how("local_sgd")}).in_step
     assert not summary.model_copy(update={"synchronisation": how("asynchronous")}).in_step
     assert "in_step" not in summary.model_dump(), "it follows from what is there"
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ("w7 waited for 6 % of the time (limit 5 %)", "w0 waited for 62 % of the time (limit 5 %)"),
+        ("w1 waited for 9.5 % of the time", "w0 waited for 12 % of the time"),
+        ("a packet left 12 ms late, limit 10 ms", "a packet left 1,234 ms late, limit 10 ms"),
+        ("w0-w1: +0.9 %", "w3-w12: +5 %"),
+        ("in 29 of 30 iterations, by 5 % in the mean", "in 3 of 30 iterations, by 50.5 % in the mean"),
+    ],
+)
+def test_of_reasons_of_one_kind_the_gravest_is_known_by_what_was_measured(less: str, more: str) -> None:
+    assert magnitude_of_reason(less) < magnitude_of_reason(more)
+    assert kind_of_reason(less) == kind_of_reason(more)

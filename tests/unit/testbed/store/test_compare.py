@@ -73,7 +73,8 @@ def test_iterations_are_the_series_of_a_run(tmp_path: Path) -> None:
 def test_everything_that_degrades_runs_is_said_once_whoever_it_degrades(tmp_path: Path) -> None:
     """What communication's time is worth may be another run's reason than the first's, or its second."""
     waited = [
-        f"threads waited for a core, which may have lengthened communication by up to {each} %" for each in (9, 60)
+        f"w{rank} waited for a core, which may have lengthened communication by up to {each} %"
+        for rank, each in ((7, 9), (0, 60))
     ]
     others = ["the hypervisor took 3.1 % of the CPU time", "w1 was stopped (SIGSTOP)"]
     first = record(tmp_path, "a00", outcome="degraded", reasons=[others[0], waited[0]])

@@ -100,6 +100,8 @@ def test_what_differs_only_in_numbers_is_said_once_as_the_worst_has_it(summary: 
         "link.rate=2mbit: invalid (the worst of 3 points): threads waited 33 % (of 99 s); use fewer workers",
         "link.rate=4mbit: degraded: the cores were busy",
     ]
+    two = comparison(tmp_path, *(point(waited(each, "degraded"), **rate(f"{each}mbit")) for each in (5, 19)))
+    assert two.reasons[0].startswith("link.rate=19mbit: degraded (the worst of 2 points): threads waited 19 %")
 
 
 def test_theory_is_that_of_the_measured_latency_where_there_is_one(summary: Summary) -> None:
