@@ -41,11 +41,17 @@ def machine_digest() -> str:
     digest = hashlib.sha256()
     for fact in environment.machine():
         digest.update(f"{fact}\n".encode())
-    folders = ("calibration", "measure", "links", "deployment", "system/native")
-    sources = [path for folder in folders for path in (_PACKAGE / folder).glob("*.[pch]*")]
-    for path in sorted(path for path in sources if path.suffix in {".py", ".c", ".h"}):
+    for path in sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def sources() -> list[Path]:
+    """The files of the code that measures and makes links, in one order."""
+    folders = ("calibration", "measure", "links", "deployment", "experiment/delay_backends", "system/native")
+    found = [path for folder in folders for path in (_PACKAGE / folder).glob("*.[pch]*")]
+    found += [_PACKAGE / name for name in ("experiment/link.py", "plan/nodes.py", "system/netlink.py")]
+    return sorted(path for path in found if path.suffix in {".py", ".c", ".h"})
 
 
 class CalibrationCache:

@@ -87,7 +87,8 @@ def measure_rate(
     """
     requested = direction.requested
     window_s = window_s or max(MIN_WINDOW_S, _window_bytes(requested) * 8 / direction.rate_bps)
-    warm_up_s = WARM_UP_S + _slow_start_s(direction)
+    round_trip_s = direction.delay_s + deployment.directions[direction.hop[::-1]].delay_s
+    warm_up_s = WARM_UP_S + _slow_start_s(direction.rate_bps, round_trip_s)
     with streaming(deployment, [flow_of(direction)], timeout_s=warm_up_s + window_s + 10) as (stream,):
         rate_bps = receive_rate_bps(
             stream.taken,
@@ -115,10 +116,9 @@ def flow_of(direction: Direction) -> Flow:
     )
 
 
-def _slow_start_s(direction: Direction) -> float:
+def _slow_start_s(rate_bps: float, round_trip_s: float) -> float:
     """What TCP needs, from ten segments, to have a bandwidth-delay product under way, and a few round trips more."""
-    round_trip_s = 2 * direction.delay_s
-    in_flight_bytes = direction.rate_bps / 8 * round_trip_s
+    in_flight_bytes = rate_bps / 8 * round_trip_s
     return round_trip_s * (4 + math.log2(max(1.0, in_flight_bytes / (10 * MTU))))
 
 

@@ -14,7 +14,7 @@ from testbed.experiment.link import MTU
 from testbed.links.htb import Shaper, goodput_fraction, gso_max_segments
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
-from transports.units import format_size
+from transports.units import format_size, format_time
 
 RATE_TOLERANCE: Final = 0.01
 """Of TCP goodput against rate x 1448/1514, either way; HTB itself errs by less than 0.1 %."""
@@ -140,7 +140,8 @@ class Calibration:
 
 
 def link_class(plan: Plan, direction: Direction) -> str:
-    """What decides how a direction behaves, as one line: kinds of nodes, settings, what a packet is, backend."""
+    """What decides how a direction behaves, as one line: kinds of nodes, settings, the delay on the way back where that is
+    another, what a packet is, backend, and what makes switches and hosts."""
     roles = [plan.node(name).role for name in direction.hop]
     settings = direction.requested.model_dump_json(by_alias=True, exclude={"backend"})
     backend = plan.delay_backend if direction.delay_stage else None
@@ -148,7 +149,10 @@ def link_class(plan: Plan, direction: Direction) -> str:
     packets = f"packets of {plan.experiment.packet_bytes} B{mtu}"
     packets += _of_another_rate(plan, direction)
     packets += ", between machines" if plan.spread is not None and plan.spread.crosses(direction.hop) else ""
-    return f"{roles[0]} -> {roles[1]} {settings} {packets}, {plan.congestion}, delay by {backend or 'nothing'}"
+    back_s = next(each.delay_s for each in plan.directions if each.hop == direction.hop[::-1])
+    back = "" if back_s == direction.delay_s else f"{format_time(back_s)} back, "
+    made = f"delay by {backend or 'nothing'}, {plan.experiment.switch.kind}, {plan.experiment.runtime.kind}"
+    return f"{roles[0]} -> {roles[1]} {settings} {back}{packets}, {plan.congestion}, {made}"
 
 
 def _of_another_rate(plan: Plan, direction: Direction) -> str:
@@ -207,7 +211,7 @@ def judge(plan: Plan, calibration: Calibration) -> list[str]:
             found.append(
                 f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, requested {direction.rate_bps / 1e6:.2f} "
                 f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_TOLERANCE:+.0%})"
-                + (_queue_hint(direction) if error < 0 else "")
+                + (_queue_hint(direction, requested[direction.hop[::-1]].delay_s) if error < 0 else "")
             )
         if not delay_holds(direction, measured.delay_s, floor_s=floor_s):
             found.append(
@@ -231,9 +235,10 @@ def judge(plan: Plan, calibration: Calibration) -> list[str]:
     return found
 
 
-def _queue_hint(direction: Direction) -> str:
-    """One TCP stream fills a link through a loss only if the queue holds what a round trip has under way."""
-    under_way_bytes = direction.rate_bps / 8 * 2 * direction.delay_s
+def _queue_hint(direction: Direction, back_s: float) -> str:
+    """One TCP stream fills a link through a loss only if the queue holds what a round trip, which takes `back_s` on the
+    way back, has under way."""
+    under_way_bytes = direction.rate_bps / 8 * (direction.delay_s + back_s)
     queue_bytes = direction.requested.queue_bytes
     if queue_bytes >= under_way_bytes:
         return ""

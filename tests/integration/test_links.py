@@ -260,6 +260,14 @@ def test_rate_holds_through_a_delay(tmp_path: Path, rate: str) -> None:
         assert rate_of(deployment, direction).goodput_bps == pytest.approx(requested_bps, rel=0.01)
 
 
+def test_a_stream_has_time_to_fill_a_link_whose_delay_is_on_the_way_back(tmp_path: Path) -> None:
+    """It takes 0.3 s; what was measured from 0.1 s on was two thirds of the rate."""
+    links = {"s0->w0": {"delay": "40ms"}}
+    with deployed(tmp_path, plan_here, link={"rate": "500mbit", "queue": "5MB"}, links=links) as deployment:
+        direction = deployment.plan.directions[0]
+        assert rate_of(deployment, direction).rate_bps == pytest.approx(direction.rate_bps, rel=0.01)
+
+
 def test_a_round_trip_takes_at_least_the_sum_of_the_delays_on_its_path(tmp_path: Path) -> None:
     with delayed(tmp_path, "2ms") as deployment, ExitStack() as stack:
         sockets = []

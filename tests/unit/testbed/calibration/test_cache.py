@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.calibration.cache import MAX_AGE, CalibrationCache, machine_digest
+from testbed.calibration.cache import MAX_AGE, CalibrationCache, machine_digest, sources
 from testbed.errors import MissingRequirementError
 
 ENTRY = {"measured_at": datetime(2026, 1, 1, tzinfo=UTC).isoformat(), "direction": "w0 -> s0", "value": {"low": 0.1}}
@@ -59,3 +59,8 @@ def test_a_directory_that_cannot_be_written_names_the_fix(tmp_path: Path) -> Non
 
 def test_the_machine_is_the_same_from_one_moment_to_the_next() -> None:
     assert machine_digest() == machine_digest()
+
+
+def test_another_state_of_any_code_that_makes_links_is_another_machine() -> None:
+    names = {"htb.py", "deployment.py", "nodes.py", "netlink.py", "link.py", "netem.py", "nfqueue.py", "relay_tap.c"}
+    assert names <= {path.name for path in sources()}

@@ -72,6 +72,17 @@ def test_links_of_one_configuration_between_the_same_kinds_of_nodes_are_one_clas
     assert len({link_class(star, direction) for direction in star.directions}) == 2
     uneven = plan(workers=4, links={"w3-s0": {"delay": "5ms"}})
     assert len({link_class(uneven, direction) for direction in uneven.directions}) == 4
+    back = plan(workers=4, links={"s0->w3": {"delay": "5ms"}})
+    classes = {direction.hop: link_class(back, direction) for direction in back.directions}
+    assert len(set(classes.values())) == 4, "a stream from w3 has longer round trips than one from w2"
+    assert ", 0ns back" not in classes["w2", "s0"]
+    assert " 5ms back, " in classes["w3", "s0"]
+
+
+@pytest.mark.parametrize("made", [{"switch": "bridged"}, {"runtime": "docker"}])
+def test_what_makes_switches_and_hosts_makes_other_classes(made: dict[str, str]) -> None:
+    usual, other = plan(), plan(**made)
+    assert link_class(usual, usual.directions[0]) != link_class(other, other.directions[0])
 
 
 def test_a_link_that_stands_for_a_faster_one_is_a_class_of_its_own() -> None:
@@ -102,6 +113,13 @@ def test_what_disturbs_tcp_excuses_too_little_but_not_too_much(drawn: dict[str, 
     link = {"delay": "5ms", **drawn}
     assert wrong(measured(rate_bps=50e6, delay_s=5e-3), link=link) == []
     assert wrong(measured(rate_bps=102e6, delay_s=5e-3), link=link)
+
+
+def test_a_queue_that_does_not_hold_a_round_trip_is_named_wherever_the_delay_is() -> None:
+    (reason,) = wrong(measured(rate_bps=50e6), links={"s0->w0": {"delay": "100ms"}})
+    assert reason.endswith("a round trip has 1250kB under way and the queue holds only 1MB: raise link.queue")
+    (reason,) = wrong(measured(rate_bps=50e6), links={"s0->w0": {"delay": "50ms"}})
+    assert "queue" not in reason
 
 
 def test_delays_and_congestion_controls_are_judged_on_every_link() -> None:
