@@ -1,5 +1,6 @@
 """A small model of a run: workers on a star whose ring all-reduce fills the links, in the record's own frames."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,8 @@ class Model:
         self.buckets: list[dict[str, object]] = []
         self.busy: list[tuple[float, float]] = []
         """When the links carry data, wall seconds, in order."""
+        self.carried_bytes = [0.0]
+        """Before each of these times, and after the last."""
         self.now_s = 2.0
         for rank in range(scenario.num_workers):
             self._compute_alone(rank)
@@ -103,6 +106,7 @@ class Model:
             transfer_s = self._wire_bytes(size_bytes) * 8 / scenario.rate_bps * stretch
             done_s = started_s + transfer_s * self.random.uniform(1.03, 1.05)
             self.busy.append((started_s, done_s))
+            self.carried_bytes.append(self.carried_bytes[-1] + self._wire_bytes(size_bytes))
             for rank in workers:
                 self.buckets.append(
                     {
@@ -158,12 +162,13 @@ class Model:
 
     def class_bytes(self, at_s: float) -> int:
         """Cumulative bytes of one direction of a link at a moment, acknowledgements (2 %) included."""
-        sizes = [self._wire_bytes(size) for size in self.scenario.bucket_bytes]
-        total = 0.0
-        for position, (start_s, end_s) in enumerate(self.busy):
-            share = min(max((at_s - start_s) / (end_s - start_s), 0.0), 1.0)
-            total += share * sizes[position % len(sizes)]
-        return int(1.02 * total)
+        number = bisect_left(self.busy, (at_s,)) - 1
+        if number < 0:
+            return 0
+        start_s, end_s = self.busy[number]
+        share = min((at_s - start_s) / (end_s - start_s), 1.0)
+        size_bytes = self.scenario.bucket_bytes[number % len(self.scenario.bucket_bytes)]
+        return int(1.02 * (self.carried_bytes[number] + share * self._wire_bytes(size_bytes)))
 
     def directions(self) -> list[tuple[str, str, str]]:
         """(link, from, to) of every direction."""

@@ -1,9 +1,13 @@
-"""What codecs take of this machine: measured once for a question, and what follows from it for `dilation: auto`."""
+"""What codecs take of this machine: measured once for a question, and what follows from it for `dilation: auto`.
+
+A real measurement takes seconds, most of them torch's import. One is made for all tests of what follows from it; those
+of when another is made count how often a program that answers at once has been asked."""
 
 import json
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,10 +37,50 @@ from tests.facts import BUDGET
 WORKLOAD = {"kind": "synthetic", "layers": ["400KB", "800KB"], "forward": "10ms", "backward": "20ms"}
 
 
+ANSWERING = """
+import json, pathlib, sys
+question = json.load(sys.stdin)
+with pathlib.Path({asked!r}).open("a") as file:
+    print(json.dumps(question), file=file)
+json.dump([[0.001, 0.002]] * len(question["buckets"]), sys.stdout)
+"""
+"""A program in place of the one that measures."""
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "ina-testbed" / "codecs.json"
+
+
+@pytest.fixture(scope="module")
+def measured_before(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A cache with a real measurement of what `planned()` is."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        folder = tmp_path_factory.mktemp("measured")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        times = codec_times(planned())
+        assert len(times) == 2
+        assert all(each.encode_s > 0 and each.decode_s > 0 for each in times)
+        return (folder / "ina-testbed" / "codecs.json").read_text()
+
+
+@pytest.fixture
+def measured(cache: Path, measured_before: str) -> None:
+    """What `planned()` is has been measured."""
+    cache.parent.mkdir()
+    cache.write_text(measured_before)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often a measurement was asked for, of a program that answers at once."""
+    file = tmp_path / "asked"
+    file.touch()
+    (tmp_path / "answering.py").write_text(ANSWERING.format(asked=str(file)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(testbed.machine.codec_cost, "_MODULE", "answering")
+    return lambda: len(file.read_text().splitlines())
 
 
 def planned(**keys: Any) -> Plan:
@@ -44,27 +88,32 @@ def planned(**keys: Any) -> Plan:
     return make_plan(validate(spec))
 
 
-def test_a_codec_is_measured_once_for_a_question(cache: Path) -> None:
+def test_a_codec_is_measured_once_for_a_question(cache: Path, asked: Callable[[], int]) -> None:
     plan = planned()
     times = codec_times(plan)
     assert len(times) == len(plan.buckets) == 2
     written = cache.read_text()
     assert codec_times(plan) == times
     assert cache.read_text() == written
+    assert asked() == 1
     for other in (planned(workers=3), planned(compression="signsgd"), planned(fusion={"bytes": "10MB"})):
-        codec_times(other)
+        assert len(codec_times(other)) == len(other.buckets)
     kept = json.loads(cache.read_text())["codecs"]
-    assert len(kept) == 4
+    assert len(kept) == asked() == 4
     assert codec_times(plan) == times, "what was measured before is kept beside"
     # Links and time have nothing to do with it.
     assert codec_times(planned(link={"rate": "10gbit"}, dilation=4)) == times
+    assert asked() == 4
 
 
 @pytest.mark.parametrize("spoilt", ["{", "{}", '{"machine": "another", "codecs": {}}', "[1]"])
-def test_what_is_not_whole_or_of_another_machine_is_measured_again(cache: Path, spoilt: str) -> None:
+def test_what_is_not_whole_or_of_another_machine_is_measured_again(
+    cache: Path, asked: Callable[[], int], spoilt: str
+) -> None:
     codec_times(planned())
     cache.write_text(spoilt)
     codec_times(planned())
+    assert asked() == 2
     assert len(json.loads(cache.read_text())["codecs"]) == 1
 
 
@@ -80,7 +129,7 @@ def test_what_is_not_whole_or_of_another_machine_is_measured_again(cache: Path, 
     ],
 )
 def test_what_was_measured_long_ago_or_beside_others_is_measured_again(
-    cache: Path, age_s: float, busy_share: float, again: bool
+    cache: Path, asked: Callable[[], int], age_s: float, busy_share: float, again: bool
 ) -> None:
     codec_times(planned())
     kept = json.loads(cache.read_text())
@@ -92,12 +141,13 @@ def test_what_was_measured_long_ago_or_beside_others_is_measured_again(
     load = codec_load(planned(), num_cores=2)
     assert load is not None
     assert (load.cpu_s == 200.0) != again
+    assert asked() == 1 + again
     if not again:
         assert load.busy_share == busy_share
 
 
+@pytest.mark.usefixtures("measured")
 def test_what_is_not_to_be_measured_is_what_it_was_however_long_ago(cache: Path) -> None:
-    codec_times(planned())
     kept = json.loads(cache.read_text())
     for each in kept["codecs"].values():
         each.update(measured_at_s=0.0, times=[[99.0, 1.0], [99.0, 1.0]])
@@ -148,15 +198,17 @@ def test_a_measurement_that_takes_too_long_leaves_no_process(tmp_path: Path, mon
         time.sleep(0.01)
 
 
-def test_other_code_is_another_machine(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_is_another_machine(cache: Path, asked: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     codec_times(planned())
     before = json.loads(cache.read_text())["machine"]
     monkeypatch.setattr(testbed.machine.codec_cost, "_version", lambda package: f"{package} 99")
     assert contending_codec_times(planned(), measures=False) is None
     codec_times(planned())
+    assert asked() == 2
     assert json.loads(cache.read_text())["machine"] != before
 
 
+@pytest.mark.usefixtures("asked")
 def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.parent.write_text("a file where a folder is wanted")
     with pytest.raises(MissingRequirementError, match=r"cannot write .*codecs\.json.*XDG_CACHE_HOME"):
@@ -172,6 +224,7 @@ def test_nothing_is_measured_that_nobody_needs(cache: Path) -> None:
     assert not cache.exists()
 
 
+@pytest.mark.usefixtures("measured")
 def test_codecs_that_share_cores_take_turns_and_slower_time_makes_them_quick() -> None:
     alone = codec_times(planned())
     shared = contending_codec_times(planned(), num_cores=2)
@@ -184,6 +237,7 @@ def test_codecs_that_share_cores_take_turns_and_slower_time_makes_them_quick() -
     assert dilated[1].decode_s == pytest.approx(shared[1].decode_s / 10)
 
 
+@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize(
     ("keys", "num_cores", "times_as_long"),
     [
@@ -206,6 +260,7 @@ def test_a_codec_of_a_worker_with_a_quota_lasts_as_long_as_that_makes_it(
     assert found == tuple(pytest.approx([times_as_long * each_s for each_s in each]) for each in alone)
 
 
+@pytest.mark.usefixtures("measured")
 def test_the_load_is_of_all_workers_and_the_least_iteration() -> None:
     load = codec_load(planned(link={"rate": "10gbit"}), num_cores=2)
     assert load is not None
