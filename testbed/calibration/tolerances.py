@@ -140,8 +140,8 @@ class Calibration:
 
 
 def link_class(plan: Plan, direction: Direction) -> str:
-    """What decides how a direction behaves, as one line: kinds of nodes, settings, what a packet is, the delay on the way
-    back where that is another, backend, and what makes switches and hosts."""
+    """What decides how a direction behaves, as one line: kinds of nodes, settings, what a packet is, the delay on the
+    way back where that is another, backend, and what makes switches and hosts."""
     roles = [plan.node(name).role for name in direction.hop]
     settings = direction.requested.model_dump_json(by_alias=True, exclude={"backend"})
     backend = plan.delay_backend if direction.delay_stage else None
