@@ -219,7 +219,8 @@ class Results:
         return runs_frame(self.directory, self._rows)
 
     def table(self, name: Table) -> pl.DataFrame:
-        """All rows of a table of the runs (`iterations`, `buckets`, `links`), each with its run_id."""
+        """All rows of a table of the runs (`iterations`, `buckets`, `links`), each with its run_id and the dilation:
+        their times are wall seconds, to be divided by it for virtual ones."""
         return self.frame if name == "runs" else rows_frame(self.directory, self._rows, name)
 
     def __len__(self) -> int:

@@ -132,6 +132,8 @@ def export(
 ) -> None:
     """Write one table of many runs: CSV or Parquet, by the file's name.
 
+    Times of `runs` are virtual; those of the other tables are wall seconds, to be divided by their column `dilation`.
+
     Examples:
 
     \b

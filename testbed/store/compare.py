@@ -12,7 +12,7 @@ from testbed.errors import SpecError
 from testbed.record.reader import load_frame, load_summary
 from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.store.differences import Difference, RunValues, difference
-from testbed.store.documents import flat, origin, resolved_spec
+from testbed.store.documents import Origin, flat, origin, resolved_spec
 from testbed.store.index import Index
 from testbed.store.metrics import MORE_IS_BETTER, Metric
 from testbed.verdict.parts import by_rounds, measured_iterations
@@ -67,8 +67,7 @@ class _Run:
     path: Path
     summary: Summary
     spec: Mapping[str, Any]
-    machine: str
-    commit: str
+    origin: Origin
 
 
 def records_of(operands: Sequence[str], *, output: Path) -> list[Path]:
@@ -77,11 +76,11 @@ def records_of(operands: Sequence[str], *, output: Path) -> list[Path]:
     found: list[Path] = []
     for operand in operands:
         path = Path(operand)
-        if (path / "spec.yaml").is_file():
+        if _exists(path / "spec.yaml"):
             found.append(path)
-        elif (path / "sweep.json").is_file():
+        elif _exists(path / "sweep.json"):
             found += _runs_of_sweep(path)
-        elif path.is_dir():
+        elif _exists(path) and path.is_dir():
             raise SpecError(f"{operand}: neither a record nor a sweep's directory")
         else:
             index = Index(output)
@@ -91,6 +90,14 @@ def records_of(operands: Sequence[str], *, output: Path) -> list[Path]:
             finally:
                 index.close()
     return list(dict.fromkeys(found))
+
+
+def _exists(path: Path) -> bool:
+    """Not where the name is too long for a file, either."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _runs_of_sweep(path: Path) -> Iterator[Path]:
@@ -105,23 +112,22 @@ def _runs_of_sweep(path: Path) -> Iterator[Path]:
         raise SpecError(f"{path}: the sweep has no runs yet")
     for record in records:
         # The sweep may have been moved together with its records.
-        yield record if record.is_dir() else path.parent / record.name
+        yield record if record.is_dir() else path.absolute().parent / record.name
 
 
 def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", force: bool = False) -> Compared:
-    """Compare settings by their runs: records of one resolved spec are repetitions of one setting.
+    """Compare settings by their runs: records of one resolved spec are repetitions of one setting. Where all have the
+    same one, settings are programs: of a script before and after a change.
 
     Raises SpecError when fewer than two settings are there, when a run's numbers do not stand, or when the settings are
     answers to different questions; with `force` the latter two are notes. A run without the number is always an error.
     """
     # A record may have been named twice: by itself and by its sweep.
     runs = list({run.summary.run_id: run for run in map(_read, records)}.values())
-    groups: dict[str, list[_Run]] = {}
-    for run in runs:
-        groups.setdefault(run.summary.spec_sha256, []).append(run)
+    groups = _grouped(runs)
     if len(groups) < 2:
         raise SpecError(f"there is nothing to compare: {len(runs)} record(s) of one setting; name records of two")
-    objections = [*_objections(runs), *_unlike(groups)]
+    objections = [*_objections(runs), *_unlike(groups), *_programs(groups)]
     if objections and not force:
         raise SpecError("\n".join([*objections, "--force compares them all the same"]))
     settings = tuple(_setting(name, group, metric) for name, group in zip(_names(groups), groups.values(), strict=True))
@@ -138,8 +144,17 @@ def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", for
 def _read(path: Path) -> _Run:
     # A record may have been moved since.
     summary = load_summary(path / "summary.json").model_copy(update={"record": str(path)})
-    where = origin(path)
-    return _Run(path=path, summary=summary, spec=resolved_spec(path), machine=where.machine, commit=where.commit)
+    return _Run(path=path, summary=summary, spec=resolved_spec(path), origin=origin(path))
+
+
+def _grouped(runs: Sequence[_Run]) -> dict[str, list[_Run]]:
+    """By their resolved specs; where all have the same one, by their programs."""
+    by_spec: dict[str, list[_Run]] = {}
+    by_program: dict[str, list[_Run]] = {}
+    for run in runs:
+        by_spec.setdefault(run.summary.spec_sha256, []).append(run)
+        by_program.setdefault(run.origin.program or "unknown", []).append(run)
+    return by_spec if len(by_spec) > 1 else by_program
 
 
 def _objections(runs: Sequence[_Run]) -> Iterator[str]:
@@ -148,7 +163,7 @@ def _objections(runs: Sequence[_Run]) -> Iterator[str]:
         if summary.outcome not in ("valid", "degraded"):
             reason = summary.reasons[0] if summary.reasons else "no reason given"
             yield f"{run.path}: {summary.outcome}, so its numbers do not stand: {reason}"
-    machines = sorted({run.machine for run in runs})
+    machines = sorted({run.origin.machine for run in runs})
     if len(machines) > 1:
         yield f"the runs were made on different machines: {'; '.join(machines)}"
 
@@ -162,6 +177,13 @@ def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
             yield f"the settings answer different questions: {key} is {values}"
 
 
+def _programs(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
+    """Which settings are not one: a script that their spec names was changed from run to run."""
+    for name, group in zip(_names(groups), groups.values(), strict=True):
+        if (number := len({run.origin.program for run in group})) > 1:
+            yield f"{name}: its runs are of {number} programs, no repetitions: what workload.argv names has changed"
+
+
 def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[str]:
     degraded = [run for run in runs if run.summary.outcome == "degraded"]
     if degraded:
@@ -170,9 +192,9 @@ def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[
             kinds.setdefault(kind_of_reason(reason), []).append(reason)
         reasons = "; ".join(max(alike, key=magnitude_of_reason) for alike in kinds.values())
         yield f"{len(degraded)} of {len(runs)} runs are degraded: {reasons}"
-    commits = {run.commit for run in runs}
-    if len(commits) > 1:
-        yield f"the runs were made by {len(commits)} versions of the testbed"
+    versions = {run.origin.code or run.origin.commit for run in runs}
+    if len(versions) > 1:
+        yield f"the runs were made by {len(versions)} versions of the testbed or its packages"
     if any(found.basis == "one run" for found in differences):
         yield "one run of a setting: how much runs differ from each other is unknown; --set repeat=5 makes five"
 
@@ -218,7 +240,9 @@ def _names(groups: Mapping[str, Sequence[_Run]]) -> list[str]:
     keys = [key for key in keys if key in kinds or not any(key.startswith(kind.removesuffix("kind")) for kind in kinds)]
     named = [", ".join(f"{key.removesuffix('.kind')}={spec[key]}" for key in keys if key in spec) for spec in specs]
     if len(set(named)) < len(named) or not all(named):
-        named = [f"{group[0].summary.name} {key[:8]}" for key, group in groups.items()]
+        digests = [key[:8] for key in groups]
+        digests = digests if len(set(digests)) == len(digests) else list(groups)
+        named = [f"{group[0].summary.name} {each}" for each, group in zip(digests, groups.values(), strict=True)]
     return named
 
 

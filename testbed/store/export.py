@@ -45,14 +45,12 @@ def runs_frame(directory: Path, runs: Sequence[Mapping[str, Any]]) -> pl.DataFra
 
 
 def rows_frame(directory: Path, runs: Sequence[Mapping[str, Any]], table: str) -> pl.DataFrame:
-    """All rows of that table (testbed.record.frames) of an index' runs, each with its run_id."""
-    empty = pl.DataFrame(schema={"run_id": pl.String, **FRAMES[table]})
-    return pl.concat(
-        [
-            empty,
-            *(
-                load_frame(directory / run["record"], table).select(pl.lit(run["run_id"]).alias("run_id"), pl.all())
-                for run in runs
-            ),
-        ]
-    )
+    """All rows of that table (testbed.record.frames) of an index' runs, each with its run_id and the dilation, by which
+    its times in wall seconds are to be divided for virtual ones."""
+    empty = pl.DataFrame(schema={"run_id": pl.String, "dilation": pl.Float64, **FRAMES[table]})
+    return pl.concat([empty, *(_rows(directory, run, table) for run in runs)])
+
+
+def _rows(directory: Path, run: Mapping[str, Any], table: str) -> pl.DataFrame:
+    same = [pl.lit(run["run_id"]).alias("run_id"), pl.lit(run["dilation"], pl.Float64).alias("dilation")]
+    return load_frame(directory / run["record"], table).select(*same, pl.all())

@@ -198,16 +198,19 @@ class Index:
 
     def query(self, statement: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[dict[str, Any]]]:
         """Columns and rows of one SQL statement, which can only read, with parameters for `?`. Raises SpecError when
-        it is none, or writes."""
+        it is none, writes, or has two columns of one name."""
         with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as reading:
             reading.row_factory = sqlite3.Row
             reading.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # another database could be written to
             try:
                 cursor = reading.execute(statement, parameters)
+                names = [name for name, *_ in cursor.description or ()]
+                if twice := sorted({name for name in names if names.count(name) > 1}):
+                    raise SpecError(f"several columns are called {', '.join(twice)}; write AS, and another name")
                 rows = [dict(row) for row in cursor]
-            except (sqlite3.Error, sqlite3.Warning) as error:
+            except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
                 raise SpecError(f"{error}; columns of `runs`: {', '.join(_NAMES)}") from error
-        return [name for name, *_ in cursor.description or ()], rows
+        return names, rows
 
     def find(self, run: str) -> dict[str, Any]:
         """The run whose id or record begins so, `last` for the newest.
@@ -245,6 +248,8 @@ class Index:
             return _row_of(self.directory / record, record)
         except SpecError as error:
             return Problem(record, str(error).removeprefix(f"{self.directory / record}/"))
+        except Exception as error:  # noqa: BLE001 - whatever a record holds, it disturbs no other
+            return Problem(record, f"{type(error).__name__}: {error}")
 
     def _store(self, row: Mapping[str, Any] | Problem, stamps: Mapping[str, str]) -> None:
         record = row.record if isinstance(row, Problem) else row["record"]
@@ -254,7 +259,10 @@ class Index:
             return
         marks = ", ".join("?" * (len(_NAMES) + 1))
         values = (*(row[name] for name in _NAMES), stamps[record])
-        self._database.execute(f"INSERT INTO runs VALUES ({marks})", values)  # noqa: S608 (question marks)
+        try:
+            self._database.execute(f"INSERT INTO runs VALUES ({marks})", values)  # noqa: S608 (question marks)
+        except (sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError, UnicodeError) as error:
+            self._store(Problem(record, f"a value that no column takes: {error}"), stamps)
 
     def _forget(self, record: str) -> None:
         self._database.execute("DELETE FROM runs WHERE record = ?", (record,))
@@ -288,10 +296,13 @@ def _stamps(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def _stamp(path: Path) -> str | None:
+    """None: it does not exist."""
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return error.strerror
     return f"{status.st_mtime_ns}/{status.st_size}/{status.st_ino}"
 
 

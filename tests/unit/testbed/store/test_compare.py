@@ -116,6 +116,38 @@ def test_unlike_machines_are_not_mixed(tmp_path: Path) -> None:
         compare([first, second])
 
 
+def programs(paths: list[Path], *digests: str) -> list[Path]:
+    """The records, as those of such programs."""
+    for path, digest in zip(paths, digests, strict=True):
+        document = json.loads((path / "environment.json").read_text())
+        (path / "environment.json").write_text(json.dumps({**document, "program_sha256": digest * 64}))
+    return paths
+
+
+def test_runs_of_a_script_that_has_changed_are_no_repetitions(tmp_path: Path) -> None:
+    records = programs(turns(tmp_path, 2, factor=1.0), *"aaba")
+    with pytest.raises(SpecError, match=r"collective=ring, .*: its runs are of 2 programs, no repetitions"):
+        compare(records)
+    assert len(compare(records, force=True).settings) == 2
+    assert compare(programs(records, *"abab")).notes == (), "each setting has its own"
+
+
+def test_a_script_before_and_after_a_change_are_two_settings(tmp_path: Path) -> None:
+    records = programs([record(tmp_path, f"a{number:02}") for number in range(4)], *"abab")
+    assert [setting.name for setting in compare(records).settings] == ["quickstart aaaaaaaa", "quickstart bbbbbbbb"]
+
+
+def test_versions_are_told_apart_by_their_code(tmp_path: Path) -> None:
+    records = turns(tmp_path, 2, factor=1.0)
+    for number, path in enumerate(records):
+        document = json.loads((path / "environment.json").read_text()) | {"commit": f"c{number}", "code_sha256": "a"}
+        (path / "environment.json").write_text(json.dumps(document))
+    assert compare(records).notes == (), "commits that change no code"
+    document["packages"]["torch"] = "0.0"
+    (records[3] / "environment.json").write_text(json.dumps(document))
+    assert compare(records).notes == ("the runs were made by 2 versions of the testbed or its packages",)
+
+
 def test_longer_runs_answer_the_same_question(tmp_path: Path) -> None:
     workload = yaml.safe_load((SOURCE / "spec.yaml").read_text())["workload"]
     found = compare(
@@ -134,19 +166,23 @@ def test_a_run_without_the_number_is_an_error(tmp_path: Path) -> None:
         compare(turns(tmp_path, 1, factor=1.0), metric="command_time_s", force=True)
 
 
-def test_operands_are_records_sweeps_and_ids(tmp_path: Path) -> None:
+def test_operands_are_records_sweeps_and_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = turns(tmp_path, 1, factor=1.0)
     sweep = tmp_path / "quickstart-sweep-00"
     sweep.mkdir()
     runs = [{"record": f"elsewhere/{path.name}"} for path in (first, second)]
     (sweep / "sweep.json").write_text(json.dumps({"points": [{"runs": [run]} for run in runs]}))
     assert records_of([str(sweep)], output=tmp_path) == [first, second], "moved together with its records"
+    with monkeypatch.context() as inside:
+        inside.chdir(sweep)
+        assert records_of(["."], output=tmp_path) == [first, second]
     assert records_of([str(second), "a0", str(second)], output=tmp_path) == [second, first]
     for operand, what in (
         (str(tmp_path), "neither a record nor a sweep"),
         ("zz", "no run below"),
         (str(empty(tmp_path)), "has no runs yet"),
         (str(cut(tmp_path)), "cannot be read"),
+        ("a" * 300, "no run below"),
     ):
         with pytest.raises(SpecError, match=what):
             records_of([operand], output=tmp_path)

@@ -40,6 +40,19 @@ def test_tables_of_runs_follow_each_other_with_their_run(tmp_path: Path) -> None
         assert frame["run_id"].n_unique() == 2
 
 
+def test_times_of_tables_are_wall_seconds_and_the_dilation_is_beside_them(tmp_path: Path) -> None:
+    results = copied(tmp_path)
+    summary = results / "r3" / "summary.json"
+    summary.write_text(summary.read_text().replace('"dilation": 1.0', '"dilation": 20.0'))
+    with closing(Index(results)) as index:
+        index.refresh()
+        write_table(index, tmp_path / "links.csv", table="links", condition="workers = 4")
+    frame = pl.read_csv(tmp_path / "links.csv")
+    assert frame.columns[:3] == ["run_id", "dilation", "at_s"]
+    assert frame["dilation"].unique().to_list() == [20.0]
+    assert frame["at_s"].to_list() == pl.read_parquet(results / "r3" / "links.parquet")["at_s"].to_list()
+
+
 def test_what_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with closing(Index(copied(tmp_path))) as index:
         index.refresh()

@@ -76,6 +76,10 @@ def test_what_comes_changes_and_goes_is_noticed(index: Index) -> None:
         ("spec.yaml", "[1]", "spec.yaml: not a mapping"),
         ("environment.json", "{}", "environment.json cannot be read"),
         ("summary.json", None, "the run has not finished"),
+        ("summary.json", "[" * 100_000, "RecursionError"),
+        ("spec.yaml", "workers: [1]", "a value that no column takes"),
+        ("spec.yaml", "workers: 99999999999999999999", "a value that no column takes"),
+        ("spec.yaml", "2020-01-01: 3", "TypeError"),
     ],
 )
 def test_a_record_that_cannot_be_read_is_named_and_harms_no_other(
@@ -96,6 +100,19 @@ def test_a_record_that_cannot_be_read_is_named_and_harms_no_other(
     make(index.directory, "c3")
     index.refresh()
     assert index.problems() == []
+
+
+def test_a_document_that_cannot_be_looked_at_is_named_and_harms_no_other(index: Index) -> None:
+    path = make(index.directory, "c3") / "summary.json"
+    path.unlink()
+    path.symlink_to(path)
+    index.refresh()
+    (found,) = index.problems()
+    assert found.record == "made-c3"
+    assert [run["run_id"] for run in index.runs()] == ["b2", "a1"]
+    (path.parent / "spec.yaml").unlink()
+    index.refresh()
+    assert [problem.record for problem in index.problems()] == ["made-c3"]
 
 
 def test_other_directories_are_no_records(index: Index) -> None:
@@ -122,6 +139,8 @@ def test_a_run_is_found_by_the_beginning_of_its_id_or_record(index: Index) -> No
         ("SELECT missing FROM runs", "no such column"),
         ("SELECT 1; SELECT 2", "one statement"),
         ("ATTACH 'x.db' AS other", "too many attached"),
+        ("SELECT a.name, b.name FROM runs a, runs b", "several columns are called name; write AS"),
+        ("SELECT '\udcff'", "surrogates not allowed"),
     ],
 )
 def test_a_query_only_reads(index: Index, statement: str, what: str) -> None:
