@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from testbed.errors import SpecError
 from testbed.experiment.background.base import Background
+from testbed.experiment.seeds import own_seed
 from testbed.plan.addressing import Port
 from testbed.plan.paths import Hop, Path
 from testbed.system.native.layouts import FLOW_COUNTERS
@@ -46,7 +47,7 @@ class Flow:
         requested = self.requested
         moments = (f"{requested.start_s * 1e9:.0f}", f"{(requested.stop_s or 0) * 1e9:.0f}")
         ends = (self.source.address, self.target.address, str(self.port))
-        return (requested.protocol, *ends, *moments, *requested.source_arguments(seed=seed + self.index))
+        return (requested.protocol, *ends, *moments, *requested.source_arguments(seed=own_seed(seed, self.index)))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `testbed plan --json`."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from testbed.experiment.seeds import own_seed
 from testbed.system.native.layouts import NUM_BUCKETS
 from transports.registry import Options, Registry
 
@@ -173,7 +174,7 @@ def program_parameters(link: "LinkSpec", *, index: int, seed: int) -> dict[str, 
         "good_to_bad": bursts.good_to_bad if bursts else 0.0,
         "bad_to_good": bursts.bad_to_good if bursts else 0.0,
         "reorder": link.reorder,
-        "seed": (seed * 65_537 + index) % 2**_NUM_SEED_BITS,
+        "seed": own_seed(seed, index) % 2**_NUM_SEED_BITS,
     }
 
 

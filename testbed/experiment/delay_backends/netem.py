@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 from testbed.errors import SpecError
 from testbed.experiment.delay_backends.base import DELAY_BACKENDS, VETH, DelayBackend, DelayStage
 from testbed.experiment.link import MTU, GilbertElliott, LinkSpec
+from testbed.experiment.seeds import own_seed
 
 NETEM_HANDLE: Final = "20:"
 
@@ -160,7 +161,7 @@ class Netem(DelayBackend):
             device=f"ifb{index}",
             requested=link,
             max_packets=link.max_packets_in_flight(MTU),
-            seed=seed * 65_537 + index,
+            seed=own_seed(seed, index),
         )
 
     def trial(self, program: str, directory: str) -> Sequence[str]:  # noqa: ARG002 (the kernel does it)

@@ -31,9 +31,14 @@ def test_flows_have_ends_paths_and_ports_of_their_own() -> None:
     moments = ("1000000000", "2500000000")
     assert second.source_arguments(seed=1) == (
         *("udp", *addresses, "5202", *moments),
-        *("20000000", "1500", "0", "0", "0", "2"),
+        *("20000000", "1500", "0", "0", "0", "65538"),
     )
     assert plan.to_json()["background"][1]["text"] == ("20mbit of 1500 B packets, from 1s until 2.5s of training")
+
+
+def test_flows_of_neighbouring_seeds_draw_otherwise() -> None:
+    flows = planned(CONSTANT, CONSTANT).background
+    assert len({flow.source_arguments(seed=seed)[-1] for seed in range(4) for flow in flows}) == 8
 
 
 @pytest.mark.parametrize("key", ["from", "to"])
