@@ -6,15 +6,19 @@ name`, `In msg nelems`, `Out msg nelems`, `dtype`, `Process Group Ranks`, splits
 tensors' shapes and types, and nothing of the group: such a trace is read where there is only one, and without gather
 and scatter, whose sizes not every rank writes.
 
-Computing is what operators took on the thread that communicates, without the waiting between them; on a GPU, what
-kernels took that communicate nothing. An operation waits for the computing before it, and computing that began after an
-operation had ended is taken to have waited for it. Recorded are the steps that the profiler was on for: an iteration of
-the graph is all of them.
+Computing is what operators took on the threads that communicate, on the process's first one and on those that evaluate
+gradients (no loader of data is among them), without the waiting between them; on a GPU, what kernels took that
+communicate nothing. An operation waits for the computing before it, and computing that began after an operation had
+ended is taken to have waited for it. On a GPU both are by the device's times, NCCL's kernels standing for operations:
+the processor that launches kernels is ahead of it. Recorded are the steps that the profiler was on for: an iteration
+of the graph is all of them.
 """
 
 import json
 import re
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import prod
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -105,8 +109,6 @@ _GLOO_OPERATORS: Final[Mapping[str, _Operator]] = {
 _NO_EXCHANGE: Final = frozenset(("init", "wait"))
 """What NCCL notes under `Collective name` that moves nothing."""
 _COMMUNICATING: Final = ("c10d::", "gloo:", "testbed:", "testbed.", "nccl:", "record_param_comms", "ncclDevKernel")
-_SPANNING: Final = ("gloo:", "testbed:", "ncclDevKernel")
-"""Events that last as long as an operation."""
 _ROOTED: Final = frozenset(("broadcast", "reduce", "gather", "scatter"))
 
 
@@ -171,10 +173,26 @@ class _Event(NamedTuple):
     """Among the file's events."""
     name: str
     kind: str
-    thread: object
+    thread: tuple[str, str]
+    """Of which process, and which thread."""
     begin_us: float
     end_us: float
     arguments: Mapping[str, Any]
+
+    @property
+    def on_first_thread(self) -> bool:
+        """Whether on the one that Linux gives the process's own number."""
+        process, thread = self.thread
+        return process == thread
+
+
+class _Begun(NamedTuple):
+    """An operation, and when it went on."""
+
+    event: _Event
+    exchange: Exchange
+    begin_us: float
+    end_us: float
 
 
 class _RankReader:
@@ -185,24 +203,34 @@ class _RankReader:
         self._num_ranks = num_ranks
         self._about: Mapping[str, Any] = data["distributedInfo"]
         self._events = sorted(self._spans(data["traceEvents"]), key=lambda event: (event.begin_us, -event.end_us))
-        self._spanning = [event for event in self._events if event.name.startswith(_SPANNING)]
-        """Those that no operation has been found for."""
+        self._of_gloo = [event for event in self._events if event.name.startswith("gloo:")]
+        """Events that last as long as an operation, and that no operation has been found for yet."""
+        self._ours: defaultdict[tuple[str, str], deque[_Event]] = defaultdict(deque)
+        """Likewise, by thread."""
+        self._kernels: defaultdict[str, deque[_Event]] = defaultdict(deque)
+        """Likewise, NCCL's, by External id."""
+        for event in self._events:
+            if event.name.startswith("testbed:"):
+                self._ours[event.thread].append(event)
+            elif event.name.startswith("ncclDevKernel"):
+                self._kernels[str(event.arguments.get("External id"))].append(event)
         self.groups: dict[str, tuple[int, ...]] = {}
         self.nodes: list[Node] = []
 
     def read(self) -> None:
         """Fills `nodes` and `groups`. Raises TraceError, which names the event."""
         described = [event for event in self._events if _is_described(event)]
-        exchanges: list[tuple[_Event, Exchange, float]] = []
+        exchanges: list[_Begun] = []
         for event in described or [event for event in self._events if event.name.startswith("c10d::")]:
             if described:
-                exchanges.append((event, self._described(event), self._ended_us(event)))
+                exchanges.append(_Begun(event, self._described(event), *self._went_on_us(event)))
             else:
                 span = self._gloo_span(event)
-                exchanges.append((event, self._gloo(event, span), max(event.end_us, span.end_us)))
+                end_us = max(event.end_us, span.end_us)
+                exchanges.append(_Begun(event, self._gloo(event, span), event.begin_us, end_us))
         if not exchanges:
             self._file.fail("no event says what is exchanged; record with record_shapes=True, and with a process group")
-        self._build(exchanges)
+        self._build(sorted(exchanges, key=lambda each: each.begin_us))
 
     def _spans(self, events: Sequence[object]) -> Iterator[_Event]:
         for number, event in enumerate(events):
@@ -319,12 +347,12 @@ class _RankReader:
                 event.number, f"operator {event.name!r} is not known; allowed: {', '.join(sorted(_GLOO_OPERATORS))}"
             )
         shapes = event.arguments.get("Input Dims")
-        for place, span in enumerate(self._spanning):
+        for place, span in enumerate(self._of_gloo):
             if span.name != f"gloo:{operator.title}" or span.begin_us < event.begin_us:
                 continue
             own = span.arguments.get("Input Dims")
             if operator.collective == "barrier" or (own and isinstance(shapes, list) and _says(shapes, own)):
-                return self._spanning.pop(place)
+                return self._of_gloo.pop(place)
         raise TraceError(
             f"{self._file.path}: event {event.number}: {event.name} has no event gloo:{operator.title} of its shapes; "
             "record with record_shapes=True, and wait for operations before the profiler ends"
@@ -357,36 +385,41 @@ class _RankReader:
 
     # When what happened.
 
-    def _ended_us(self, exchange: _Event) -> float:
-        """When an operation ended: where the event that spans it does (`testbed:...`, NCCL's kernel of the same
-        External id); where there is none with the operation's own event."""
+    def _went_on_us(self, exchange: _Event) -> tuple[float, float]:
+        """From when until when an operation went on: NCCL's kernel of the same External id did; without one, from when
+        the operation was started until the event that spans it ends (`testbed:...`), or else its own. Operations are
+        given in the order in which they were started."""
         identity = exchange.arguments.get("External id")
-        for place, span in enumerate(self._spanning):
-            ours = span.name.startswith("testbed:") and span.begin_us <= exchange.begin_us <= span.end_us
-            nccl = span.name.startswith("ncclDevKernel") and identity is not None
-            if (ours and span.thread == exchange.thread) or (nccl and span.arguments.get("External id") == identity):
-                return max(exchange.end_us, self._spanning.pop(place).end_us)
-        return exchange.end_us
+        if identity is not None and (kernels := self._kernels.get(str(identity))):
+            kernel = kernels.popleft()
+            return kernel.begin_us, kernel.end_us
+        ours = self._ours[exchange.thread]
+        while ours and ours[0].end_us < exchange.begin_us:
+            ours.popleft()
+        spanned = bool(ours) and ours[0].begin_us <= exchange.begin_us
+        return exchange.begin_us, max(exchange.end_us, ours.popleft().end_us) if spanned else exchange.end_us
 
-    def _build(self, exchanges: Sequence[tuple[_Event, Exchange, float]]) -> None:
+    def _build(self, exchanges: Sequence[_Begun]) -> None:
         """Computing and operations in the order in which they began."""
         pieces = _Pieces(self.nodes)
-        computing = self._computing()
+        computing = self._computing({each.event.thread for each in exchanges})
         position = 0
-        for event, node, end_us in exchanges:
-            while position < len(computing) and computing[position].begin_us < event.begin_us:
+        for each in exchanges:
+            while position < len(computing) and computing[position].begin_us < each.begin_us:
                 pieces.compute(computing[position])
                 position += 1
-            pieces.exchange(event, node, end_us)
+            pieces.exchange(each)
         for event in computing[position:]:
             pieces.compute(event)
         pieces.close()
 
-    def _computing(self) -> list[_Event]:
-        """What computes, without what lies in or under others: kernels, else operators."""
+    def _computing(self, communicating: AbstractSet[tuple[str, str]]) -> list[_Event]:
+        """What computes, without what lies in or under others: kernels, else operators, given the threads that start
+        operations."""
+        threads = {event.thread for event in self._events if event.name.startswith("autograd::")} | communicating
         own = [event for event in self._events if not self._communicates(event)]
         computing = [event for event in own if event.kind == "kernel"] or [
-            event for event in own if event.kind == "cpu_op"
+            event for event in own if event.kind == "cpu_op" and (event.thread in threads or event.on_first_thread)
         ]
         found: list[_Event] = []
         until_us = float("-inf")
@@ -408,15 +441,15 @@ class _Pieces:
         self._nodes = nodes
         self._last: int | None = None
         """Computing before what comes."""
-        self._under_way: dict[int, float] = {}
-        """Exchanges that nothing has waited for, and when they ended."""
+        self._under_way: dict[int, _Begun] = {}
+        """Exchanges that nothing has waited for which has ended itself."""
         self._after: tuple[int, ...] = ()
         self._name = ""
         self._duration_us = 0.0
 
     def compute(self, event: _Event) -> None:
         """An operator, or a kernel, began."""
-        ended = [number for number, end_us in self._under_way.items() if end_us <= event.begin_us]
+        ended = self._ended(event.begin_us)
         if ended:
             self._flush()
             self._after = tuple(ended)
@@ -425,14 +458,24 @@ class _Pieces:
         self._name = self._name or event.name
         self._duration_us += event.end_us - event.begin_us
 
-    def exchange(self, event: _Event, node: Exchange, end_us: float) -> None:
+    def exchange(self, begun: _Begun) -> None:
         """An operation was started."""
         self._flush()
         before = () if self._last is None else (self._last,)
-        ended = [number for number, ended_us in self._under_way.items() if ended_us <= event.begin_us]
-        name = str(event.arguments.get("Collective name", event.name))
-        self._nodes.append(node._replace(name=name, after=(*before, *ended)))
-        self._under_way[len(self._nodes) - 1] = end_us
+        name = str(begun.event.arguments.get("Collective name", begun.event.name))
+        after = (*before, *self._ended(begun.begin_us))
+        self._nodes.append(begun.exchange._replace(name=name, after=after))
+        self._under_way[len(self._nodes) - 1] = begun
+
+    def _ended(self, moment_us: float) -> list[int]:
+        """The exchanges that have ended by then, without those that another of them has waited for: whoever waits for
+        that one waits for them, now and later."""
+        ended = [number for number, begun in self._under_way.items() if begun.end_us <= moment_us]
+        latest = max(ended, key=lambda number: (self._under_way[number].begin_us, number), default=0)
+        for number in ended:
+            if number != latest and self._under_way[number].end_us <= self._under_way[latest].begin_us:
+                del self._under_way[number]
+        return [number for number in ended if number in self._under_way]
 
     def close(self) -> None:
         """The last computing ends."""

@@ -167,6 +167,66 @@ def test_nccls_kernels_that_repeat_the_arguments_are_not_counted_twice(tmp_path:
     assert graph.compute_s(0) == pytest.approx(3e-6)
 
 
+def test_on_a_gpu_the_device_s_times_count(tmp_path: Path) -> None:
+    """The processor launches the all-reduce in the first product; on the device it comes after both."""
+
+    def kernel(name: str, begin_us: float, length_us: float, **arguments: Any) -> Callable[[int], dict[str, Any]]:
+        return lambda rank: {**event(name, begin_us, **arguments), "cat": "kernel", "tid": 7, "dur": length_us}
+
+    graph = read_trace(
+        ranks(
+            tmp_path,
+            kernel("first", 0.0, 50.0),
+            kernel("second", 50.0, 50.0),
+            lambda rank: described("allreduce", 5.0, **{"External id": 9}),
+            lambda rank: described("broadcast", 6.0, **{"External id": 8, "Root Rank": 0}),
+            kernel("ncclDevKernel_Broadcast", 160.0, 5.0, **{"External id": 8}),
+            kernel("ncclDevKernel_AllReduce", 100.0, 50.0, **{"External id": 9}),
+            kernel("update", 150.0, 10.0),
+        )
+    )
+    assert isinstance(graph, Graph)
+    computed, reduced, updated, broadcast = graph.ranks[0]
+    assert isinstance(computed, Compute)
+    assert isinstance(updated, Compute)
+    assert (computed.duration_s, updated.duration_s) == pytest.approx((100e-6, 10e-6))
+    assert (reduced.after, updated.after, broadcast.after) == ((0,), (0, 1), (2,))
+    assert [each.name for each in (reduced, broadcast)] == ["allreduce", "broadcast"]
+
+
+def test_operators_of_threads_that_neither_communicate_nor_evaluate_gradients_are_no_computing(tmp_path: Path) -> None:
+    def on(thread: int, name: str, begin_us: float) -> Callable[[int], dict[str, Any]]:
+        return lambda rank: {**event(name, begin_us), "tid": thread}
+
+    first, evaluates, communicates, loads = 1, 2, 3, 4
+    graph = read_trace(
+        ranks(
+            tmp_path,
+            on(first, "aten::mm", 1.0),
+            on(evaluates, "autograd::engine::evaluate_function: MmBackward0", 2.0),
+            on(communicates, "aten::mm", 3.0),
+            on(loads, "aten::pin_memory", 4.0),
+            lambda rank: {**described("allreduce"), "tid": communicates},
+        )
+    )
+    assert isinstance(graph, Graph)
+    assert graph.compute_s(0) == pytest.approx(3e-6)
+
+
+def test_of_operations_in_a_row_each_waits_for_the_one_before_it(tmp_path: Path) -> None:
+    """And not for all before it, which would be their number squared."""
+
+    def lasting(begin_us: float, length_us: float) -> Callable[[int], dict[str, Any]]:
+        return lambda rank: {**described("allreduce", begin_us), "dur": length_us}
+
+    in_a_row = [lasting(10.0 * number, 5.0) for number in range(4)]
+    overlapping = [lasting(40.0, 10.0), lasting(41.0, 1.0), lasting(43.0, 1.0), lasting(45.0, 1.0), lasting(51.0, 1.0)]
+    graph = read_trace(ranks(tmp_path, *in_a_row, *overlapping))
+    assert isinstance(graph, Graph)
+    assert [node.after for node in graph.ranks[0][:4]] == [(), (0,), (1,), (2,)]
+    assert [node.after for node in graph.ranks[0][4:]] == [(3,), (3,), (5,), (6,), (4, 7)]
+
+
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
