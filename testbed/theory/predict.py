@@ -25,11 +25,12 @@ from testbed.theory.architectures import Links as ArchitectureLinks
 from testbed.theory.lone_exchange import lone_exchange_s
 from testbed.theory.reach import Expected, outside
 from testbed.theory.simulation.simulate import simulate
-from testbed.theory.what_if import FullAggregation, FullRing
+from testbed.theory.what_if import FullAggregation
 from testbed.traces.table import Layer, LayerTable
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
-from transports.collectives.base import COLLECTIVES, Collective
+from transports.collectives.base import COLLECTIVES, Collective, World
+from transports.collectives.cost import bound_s
 from transports.collectives.costs import FREE
 from transports.collectives.timing import Connections, Exchanged, exchanged
 from transports.compression.base import Exchange
@@ -393,31 +394,36 @@ class _Predictor:
             found[f"architecture: {name}, no overlap"] = table.compute_s + architecture.time_s(
                 size_bytes, workers, links
             )
-        of_size = {sum(each.num_elements for each in bucket): bucket for bucket in self._buckets}
-        fewest, most = min(of_size), max(of_size)
-
-        def cost_s(count: int) -> float:
-            return sum(self.whole_s(each) for each in of_size[count])
-
-        per_byte = (
-            (cost_s(most) - cost_s(fewest)) / (4 * (most - fewest)) if most > fewest else cost_s(most) / (4 * most)
-        )
-        cost = dag.ExchangeCost(startup_s=max(0.0, cost_s(fewest) - 4 * fewest * per_byte), s_per_byte=per_byte)
+        cost = self._cost_of_gradients()
         by_layer, merged = dag.buckets_by_layer(table, cost.time_s), dag.buckets_merged(table, cost)
         for strategy in ("naive", "wfbp"):
             found[f"DAG: {strategy}"] = dag.iteration_s(table, strategy, by_layer)
         found["DAG: merged"] = dag.iteration_s(table, "merged", merged)
-        whole = (
-            FullAggregation(rate_bps=self._rate_bps)
-            if plan.collective.aggregation is not None
-            else FullRing(num_workers=workers, rate_bps=self._rate_bps)
-        )
         ends_s = 0.0
-        for ready_s, count in zip(self._ready_s, plan.buckets, strict=True):
-            ends_s = max(ends_s, ready_s) + whole.time_s(GRADIENT_ELEMENT_BYTES * count)
+        for ready_s, bucket in zip(self._ready_s, self._buckets, strict=True):
+            ends_s = max(ends_s, ready_s) + sum(map(self._fully_used_s, bucket))
         passed_s = max(self._passes_s, table.forward_s + ends_s)
         found["what if the network were fully used"] = passed_s + table.update_s
         return found
+
+    def _fully_used_s(self, exchange: Exchange) -> float:
+        """The least time of an exchange whose links do nothing else, headers left out."""
+        aggregation, size_bytes = self._plan.collective.aggregation, exchange.num_elements * exchange.element_bytes
+        if aggregation is not None and aggregation.adds(exchange.operation, exchange.element_bytes):
+            return FullAggregation(rate_bps=self._rate_bps).time_s(size_bytes)
+        alone = World(num_workers=self._plan.experiment.workers)
+        return bound_s(exchange.operation, world=alone, size_bytes=size_bytes, goodput_bps=self._rate_bps)
+
+    def _cost_of_gradients(self) -> dag.ExchangeCost:
+        """Of exchanging so many bytes of gradients, before they are compressed: a line through the smallest bucket and
+        the largest."""
+        of_size = dict(zip(self._plan.buckets, self._buckets, strict=True))
+        fewest, most = min(of_size), max(of_size)
+        fewest_s, most_s = (sum(self.whole_s(each) for each in of_size[count]) for count in (fewest, most))
+        s_per_element = (most_s - fewest_s) / (most - fewest) if most > fewest else most_s / most
+        return dag.ExchangeCost(
+            startup_s=max(0.0, fewest_s - fewest * s_per_element), s_per_byte=s_per_element / GRADIENT_ELEMENT_BYTES
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

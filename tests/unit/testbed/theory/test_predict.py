@@ -76,6 +76,17 @@ def test_models_stand_side_by_side() -> None:
     assert least_s < cost_s
 
 
+@pytest.mark.parametrize("compression", [{"kind": "divide", "by": 4}, "int8", "signsgd"])
+def test_every_model_of_an_exchange_counts_compression(compression: Any) -> None:
+    """They took gradients whole, or the exchanges' elements for as many of gradients."""
+    found = predicted(compression=compression, link={"rate": "100mbit"})
+    whole = predicted(link={"rate": "100mbit"})
+    for model in ("DAG: wfbp", "what if the network were fully used"):
+        one_s, other_s = found.models[model], whole.models[model]
+        assert one_s == pytest.approx(found.iteration_time_s, rel=0.12)
+        assert other_s == pytest.approx(whole.iteration_time_s, rel=0.12)
+
+
 @pytest.mark.parametrize(
     "workload",
     [
@@ -87,7 +98,7 @@ def test_models_stand_side_by_side() -> None:
 )
 @pytest.mark.parametrize("fusion", ["none", "size", "layers", "merged", "priority", {"kind": "time", "cycle": "1ms"}])
 def test_computing_is_the_table_s_and_the_optimizer_comes_after_the_exchanges(workload: Any, fusion: Any) -> None:
-    plan = make_plan(validate({"name": "x", "workload": workload, "fusion": fusion}))
+    plan = make_plan(validate({"name": "x", "workload": workload, "fusion": fusion, "timeout": "1m"}))
     table = plan.experiment.workload.timed_layers()
     assert table is not None
     found = predict_iteration(plan)
