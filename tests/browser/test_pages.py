@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, Page, Request
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 from switch_agg.slot_latency import begin_s
 from testbed.claims.judge import Judgement, PointValue
@@ -162,24 +162,42 @@ class Opened:
         return str(self.page.locator(selector).first.evaluate("each => getComputedStyle(each).fill"))
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Page:
+    """One for all tests: a new one, with a process of its own, costs the browser a second."""
+    return browser.new_page()
+
+
 @pytest.fixture
-def opened(browser: Browser, pages: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Opened]:
+def opened(tab: Page, pages: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Opened]:
     kind, scheme, width = request.param
-    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
-    found = Opened(page, pages[kind].as_uri())
+    tab.goto("about:blank")
+    tab.mouse.move(0, 0)
+    tab.emulate_media(media="screen", color_scheme=scheme)
+    tab.set_viewport_size({"width": width, "height": 900})
+    found = Opened(tab, pages[kind].as_uri())
 
     def requested(each: Request) -> None:
         found.requests.append(each.url)
 
-    page.on("request", requested)
-    page.on("console", lambda message: found.faults.append(message.text) if message.type != "log" else None)
-    page.on("pageerror", lambda error: found.faults.append(str(error)))
-    page.goto(found.url)
-    page.wait_for_function(
+    def said(message: ConsoleMessage) -> None:
+        if message.type != "log":
+            found.faults.append(message.text)
+
+    def failed(error: Error) -> None:
+        found.faults.append(str(error))
+
+    tab.on("request", requested)
+    tab.on("console", said)
+    tab.on("pageerror", failed)
+    tab.goto(found.url)
+    tab.wait_for_function(
         "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('svg .role-mark path'))"
     )
     yield found
-    page.close()
+    tab.remove_listener("request", requested)
+    tab.remove_listener("console", said)
+    tab.remove_listener("pageerror", failed)
 
 
 def opening(*kinds: str, scheme: str = "light", width: int = 1280) -> pytest.MarkDecorator:
