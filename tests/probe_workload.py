@@ -122,15 +122,14 @@ def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
 
 def _lose_a_peer_in_a_callback() -> None:
     """As a hook of DistributedDataParallel finds it: torch wraps the error in one of its own, of many lines."""
-    import torch
+    from transports.execution.callbacks import CallbackThreads
+    from transports.execution.communicator import Work
+    from transports.torch_backend.works import Operation
 
-    def finish(_: object) -> None:
-        raise PeerLostError(0, "connection reset")
-
-    arrived: torch.futures.Future[int] = torch.futures.Future()
-    finished = arrived.then(finish)
-    arrived.set_result(1)
-    finished.wait()
+    work = Work(CallbackThreads(2, "callback"))
+    future = Operation([work], None).get_future()
+    work.finish(PeerLostError(0, "connection reset"))
+    future.then(lambda done: done.value()).wait()
 
 
 def configurations(

@@ -39,7 +39,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/benchmarks/transports.py": "tests/unit/testbed/benchmarks/test_suite.py",
     "testbed/calibration/calibrate.py": "tests/integration/test_links.py",
     "testbed/calibration/delays.py": "tests/integration/test_links.py",
-    "testbed/calibration/queues.py": "tests/integration/test_links.py",
     "testbed/calibration/streams.py": "tests/integration/test_links.py",
     "testbed/cli.py": "tests/end_to_end/test_commands.py",
     "testbed/commands/options.py": "tests/end_to_end/test_commands.py",

@@ -11,7 +11,7 @@ import struct
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
@@ -31,6 +31,7 @@ _EXCESS: Final = 2.0
 """Sent over what the link carries, at least."""
 _SENDS_PER_ROUND: Final = 8
 _FILLINGS: Final = 3.0
+_MAX_FILLINGS: Final = 5
 _FULL_S: Final = 0.5
 """For how long a queue is kept full, at most: hundreds of packets at 5 Mbit/s; a queue may take seconds to drain."""
 _SILENCE_S: Final = 0.1
@@ -83,7 +84,37 @@ def num_drops(deployment: Deployment, direction: Direction) -> int:
 
 
 def measure_queue(deployment: Deployment, direction: Direction) -> QueueMeasurement:
-    """Keep the queue of one direction full for three times as long as it takes to drain, or half a second."""
+    """Keep the queue of one direction full for three times as long as it takes to drain, or half a second.
+
+    Raises CalibrationError where again and again nothing of it arrives: a process that has no core for so long sends
+    nothing while the queue is full.
+    """
+    for _ in range(_MAX_FILLINGS):
+        filling = _fill(deployment, direction)
+        if filling.full_s and filling.idle_s:
+            return QueueMeasurement(
+                queue_bytes=direction.requested.queue_bytes,
+                added_s=statistics.median(filling.full_s) - statistics.median(filling.idle_s),
+                expected_s=fill_s(direction),
+                num_drops=filling.num_drops,
+            )
+    raise CalibrationError(
+        f"{direction.name}: its queue was filled {_MAX_FILLINGS} times, and nothing that was sent while it was full "
+        "arrived; run again when this machine has cores to spare"
+    )
+
+
+class _Filling(NamedTuple):
+    """What became of the datagrams."""
+
+    idle_s: list[float]
+    """How long each took while the queue was empty."""
+    full_s: list[float]
+    """And while it was full."""
+    num_drops: int
+
+
+def _fill(deployment: Deployment, direction: Direction) -> _Filling:
     sender = direction.sender
     queue_bytes, drain_s = direction.requested.queue_bytes, fill_s(direction)
     num_segments = math.ceil(_EXCESS * direction.rate_bps * _SEND_CALL_S / (8 * PACKET_BYTES))
@@ -141,10 +172,7 @@ def measure_queue(deployment: Deployment, direction: Direction) -> QueueMeasurem
             heard_s = max(heard_s, now_s) if arrived else heard_s
             time.sleep(1e-3)
         dropped = num_drops(deployment, direction) - drops_before
-    added_s = statistics.median(full) - statistics.median(idle_s) if full and idle_s else math.nan
-    return QueueMeasurement(
-        queue_bytes=queue_bytes, added_s=added_s, expected_s=queue_bytes * 8 / direction.rate_bps, num_drops=dropped
-    )
+    return _Filling(idle_s, full, dropped)
 
 
 def _arrived(target: socket.socket, limit: int = 1_000_000) -> list[tuple[float, float]]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtestbed/control/control.proto\x12\x0ftestbed.control\",\n\x0fRegisterRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x05\"+\n\rRegisterReply\x12\x1a\n\x12\x63onfiguration_json\x18\x01 \x01(\t\",\n\x0e\x42\x61rrierRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\"\"\n\x0c\x42\x61rrierReply\x12\x12\n\nreleased_s\x18\x01 \x01(\x01\"\x1c\n\x0cWatchRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x05\"b\n\x07\x43ommand\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.testbed.control.Command.Kind\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x04Kind\x12\x08\n\x04NONE\x10\x00\x12\x08\n\x04STOP\x10\x01\"\xad\x02\n\x05\x45vent\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12/\n\titeration\x18\x02 \x01(\x0b\x32\x1a.testbed.control.IterationH\x00\x12+\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x18.testbed.control.FailureH\x00\x12-\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x19.testbed.control.FinishedH\x00\x12)\n\x06result\x18\x05 \x01(\x0b\x32\x17.testbed.control.ResultH\x00\x12\'\n\x05stage\x18\x06 \x01(\x0b\x32\x16.testbed.control.StageH\x00\x12-\n\tcomputing\x18\x07 \x01(\x0b\x32\x18.testbed.control.ThreadsH\x00\x42\x06\n\x04kind\"\r\n\x0bReportReply\"\xe4\x03\n\tIteration\x12\r\n\x05phase\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0f\n\x07start_s\x18\x03 \x01(\x01\x12\x15\n\rforward_end_s\x18\x04 \x01(\x01\x12\x1e\n\x16\x62\x61\x63kward_compute_end_s\x18\x05 \x01(\x01\x12\x16\n\x0e\x62\x61\x63kward_end_s\x18\x06 \x01(\x01\x12\r\n\x05\x65nd_s\x18\x07 \x01(\x01\x12\x17\n\x0foptimizer_end_s\x18\x08 \x01(\x01\x12\x0c\n\x04loss\x18\t \x01(\x01\x12\x13\n\x0bnum_samples\x18\n \x01(\x05\x12\r\n\x05\x63pu_s\x18\x0b \x01(\x01\x12\x19\n\x11run_queue_delay_s\x18\x0c \x01(\x01\x12\'\n\x1f\x63ommunication_run_queue_delay_s\x18\r \x01(\x01\x12(\n\x07\x62uckets\x18\x0e \x03(\x0b\x32\x17.testbed.control.Bucket\x12\x17\n\x0f\x66orward_stall_s\x18\x10 \x01(\x01\x12\x11\n\tstaleness\x18\x11 \x01(\x05\x12\x10\n\x08slowdown\x18\x0f \x01(\x01\x12\x12\n\ndata_end_s\x18\x14 \x01(\x01\x12\x1c\n\x14host_to_device_end_s\x18\x15 \x01(\x01\x12\x0e\n\x06pace_s\x18\x12 \x01(\x01\x12\x11\n\toverrun_s\x18\x13 \x01(\x01\"\xb6\x01\n\x06\x42ucket\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x12\n\nenqueued_s\x18\x03 \x01(\x01\x12\x11\n\tstarted_s\x18\x04 \x01(\x01\x12\x14\n\x0c\x66irst_byte_s\x18\x05 \x01(\x01\x12\x0e\n\x06\x64one_s\x18\x06 \x01(\x01\x12\x15\n\rpayload_bytes\x18\x07 \x01(\x03\x12\x10\n\x08\x65ncode_s\x18\x08 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\t \x01(\x01\"I\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x65gin_s\x18\x02 \x01(\x01\x12\r\n\x05\x65nd_s\x18\x03 \x01(\x01\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"\x16\n\x07Threads\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"+\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x11\n\ttraceback\x18\x02 \x01(\t\"V\n\x08\x46inished\x12\x19\n\x11parameters_sha256\x18\x01 \x01(\t\x12\x16\n\x0enum_parameters\x18\x02 \x01(\x03\x12\x11\n\tuss_bytes\x18\x04 \x01(\x03J\x04\x08\x03\x10\x04\"\x16\n\x06Result\x12\x0c\n\x04json\x18\x01 \x01(\t2\xa8\x02\n\x07\x43ontrol\x12L\n\x08Register\x12 .testbed.control.RegisterRequest\x1a\x1e.testbed.control.RegisterReply\x12I\n\x07\x42\x61rrier\x12\x1f.testbed.control.BarrierRequest\x1a\x1d.testbed.control.BarrierReply\x12@\n\x06Report\x12\x16.testbed.control.Event\x1a\x1c.testbed.control.ReportReply(\x01\x12\x42\n\x05Watch\x12\x1d.testbed.control.WatchRequest\x1a\x18.testbed.control.Command0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtestbed/control/control.proto\x12\x0ftestbed.control\",\n\x0fRegisterRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x05\"+\n\rRegisterReply\x12\x1a\n\x12\x63onfiguration_json\x18\x01 \x01(\t\"@\n\x0e\x42\x61rrierRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nnum_events\x18\x03 \x01(\x03\"\"\n\x0c\x42\x61rrierReply\x12\x12\n\nreleased_s\x18\x01 \x01(\x01\"\x1c\n\x0cWatchRequest\x12\x0c\n\x04rank\x18\x01 \x01(\x05\"b\n\x07\x43ommand\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.testbed.control.Command.Kind\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x04Kind\x12\x08\n\x04NONE\x10\x00\x12\x08\n\x04STOP\x10\x01\"\xad\x02\n\x05\x45vent\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12/\n\titeration\x18\x02 \x01(\x0b\x32\x1a.testbed.control.IterationH\x00\x12+\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x18.testbed.control.FailureH\x00\x12-\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x19.testbed.control.FinishedH\x00\x12)\n\x06result\x18\x05 \x01(\x0b\x32\x17.testbed.control.ResultH\x00\x12\'\n\x05stage\x18\x06 \x01(\x0b\x32\x16.testbed.control.StageH\x00\x12-\n\tcomputing\x18\x07 \x01(\x0b\x32\x18.testbed.control.ThreadsH\x00\x42\x06\n\x04kind\"\r\n\x0bReportReply\"\xe4\x03\n\tIteration\x12\r\n\x05phase\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0f\n\x07start_s\x18\x03 \x01(\x01\x12\x15\n\rforward_end_s\x18\x04 \x01(\x01\x12\x1e\n\x16\x62\x61\x63kward_compute_end_s\x18\x05 \x01(\x01\x12\x16\n\x0e\x62\x61\x63kward_end_s\x18\x06 \x01(\x01\x12\r\n\x05\x65nd_s\x18\x07 \x01(\x01\x12\x17\n\x0foptimizer_end_s\x18\x08 \x01(\x01\x12\x0c\n\x04loss\x18\t \x01(\x01\x12\x13\n\x0bnum_samples\x18\n \x01(\x05\x12\r\n\x05\x63pu_s\x18\x0b \x01(\x01\x12\x19\n\x11run_queue_delay_s\x18\x0c \x01(\x01\x12\'\n\x1f\x63ommunication_run_queue_delay_s\x18\r \x01(\x01\x12(\n\x07\x62uckets\x18\x0e \x03(\x0b\x32\x17.testbed.control.Bucket\x12\x17\n\x0f\x66orward_stall_s\x18\x10 \x01(\x01\x12\x11\n\tstaleness\x18\x11 \x01(\x05\x12\x10\n\x08slowdown\x18\x0f \x01(\x01\x12\x12\n\ndata_end_s\x18\x14 \x01(\x01\x12\x1c\n\x14host_to_device_end_s\x18\x15 \x01(\x01\x12\x0e\n\x06pace_s\x18\x12 \x01(\x01\x12\x11\n\toverrun_s\x18\x13 \x01(\x01\"\xb6\x01\n\x06\x42ucket\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x12\n\nenqueued_s\x18\x03 \x01(\x01\x12\x11\n\tstarted_s\x18\x04 \x01(\x01\x12\x14\n\x0c\x66irst_byte_s\x18\x05 \x01(\x01\x12\x0e\n\x06\x64one_s\x18\x06 \x01(\x01\x12\x15\n\rpayload_bytes\x18\x07 \x01(\x03\x12\x10\n\x08\x65ncode_s\x18\x08 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\t \x01(\x01\"I\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x65gin_s\x18\x02 \x01(\x01\x12\r\n\x05\x65nd_s\x18\x03 \x01(\x01\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"\x16\n\x07Threads\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"+\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x11\n\ttraceback\x18\x02 \x01(\t\"V\n\x08\x46inished\x12\x19\n\x11parameters_sha256\x18\x01 \x01(\t\x12\x16\n\x0enum_parameters\x18\x02 \x01(\x03\x12\x11\n\tuss_bytes\x18\x04 \x01(\x03J\x04\x08\x03\x10\x04\"\x16\n\x06Result\x12\x0c\n\x04json\x18\x01 \x01(\t2\xa8\x02\n\x07\x43ontrol\x12L\n\x08Register\x12 .testbed.control.RegisterRequest\x1a\x1e.testbed.control.RegisterReply\x12I\n\x07\x42\x61rrier\x12\x1f.testbed.control.BarrierRequest\x1a\x1d.testbed.control.BarrierReply\x12@\n\x06Report\x12\x16.testbed.control.Event\x1a\x1c.testbed.control.ReportReply(\x01\x12\x42\n\x05Watch\x12\x1d.testbed.control.WatchRequest\x1a\x18.testbed.control.Command0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,33 +36,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERREPLY']._serialized_start=96
   _globals['_REGISTERREPLY']._serialized_end=139
   _globals['_BARRIERREQUEST']._serialized_start=141
-  _globals['_BARRIERREQUEST']._serialized_end=185
-  _globals['_BARRIERREPLY']._serialized_start=187
-  _globals['_BARRIERREPLY']._serialized_end=221
-  _globals['_WATCHREQUEST']._serialized_start=223
-  _globals['_WATCHREQUEST']._serialized_end=251
-  _globals['_COMMAND']._serialized_start=253
-  _globals['_COMMAND']._serialized_end=351
-  _globals['_COMMAND_KIND']._serialized_start=325
-  _globals['_COMMAND_KIND']._serialized_end=351
-  _globals['_EVENT']._serialized_start=354
-  _globals['_EVENT']._serialized_end=655
-  _globals['_REPORTREPLY']._serialized_start=657
-  _globals['_REPORTREPLY']._serialized_end=670
-  _globals['_ITERATION']._serialized_start=673
-  _globals['_ITERATION']._serialized_end=1157
-  _globals['_BUCKET']._serialized_start=1160
-  _globals['_BUCKET']._serialized_end=1342
-  _globals['_STAGE']._serialized_start=1344
-  _globals['_STAGE']._serialized_end=1417
-  _globals['_THREADS']._serialized_start=1419
-  _globals['_THREADS']._serialized_end=1441
-  _globals['_FAILURE']._serialized_start=1443
-  _globals['_FAILURE']._serialized_end=1486
-  _globals['_FINISHED']._serialized_start=1488
-  _globals['_FINISHED']._serialized_end=1574
-  _globals['_RESULT']._serialized_start=1576
-  _globals['_RESULT']._serialized_end=1598
-  _globals['_CONTROL']._serialized_start=1601
-  _globals['_CONTROL']._serialized_end=1897
+  _globals['_BARRIERREQUEST']._serialized_end=205
+  _globals['_BARRIERREPLY']._serialized_start=207
+  _globals['_BARRIERREPLY']._serialized_end=241
+  _globals['_WATCHREQUEST']._serialized_start=243
+  _globals['_WATCHREQUEST']._serialized_end=271
+  _globals['_COMMAND']._serialized_start=273
+  _globals['_COMMAND']._serialized_end=371
+  _globals['_COMMAND_KIND']._serialized_start=345
+  _globals['_COMMAND_KIND']._serialized_end=371
+  _globals['_EVENT']._serialized_start=374
+  _globals['_EVENT']._serialized_end=675
+  _globals['_REPORTREPLY']._serialized_start=677
+  _globals['_REPORTREPLY']._serialized_end=690
+  _globals['_ITERATION']._serialized_start=693
+  _globals['_ITERATION']._serialized_end=1177
+  _globals['_BUCKET']._serialized_start=1180
+  _globals['_BUCKET']._serialized_end=1362
+  _globals['_STAGE']._serialized_start=1364
+  _globals['_STAGE']._serialized_end=1437
+  _globals['_THREADS']._serialized_start=1439
+  _globals['_THREADS']._serialized_end=1461
+  _globals['_FAILURE']._serialized_start=1463
+  _globals['_FAILURE']._serialized_end=1506
+  _globals['_FINISHED']._serialized_start=1508
+  _globals['_FINISHED']._serialized_end=1594
+  _globals['_RESULT']._serialized_start=1596
+  _globals['_RESULT']._serialized_end=1618
+  _globals['_CONTROL']._serialized_start=1621
+  _globals['_CONTROL']._serialized_end=1917
 # @@protoc_insertion_point(module_scope)

@@ -68,17 +68,21 @@ class BarrierRequest(_message.Message):
 
     RANK_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    NUM_EVENTS_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     name: _builtins.str
+    num_events: _builtins.int
+    """that the worker has reported before: the barrier comes after them, whichever arrives first"""
     def __init__(
         self,
         *,
         rank: _builtins.int = ...,
         name: _builtins.str = ...,
+        num_events: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "num_events", b"num_events", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ Nothing here decides anything; testbed.runner.coordinator does, on one thread.
 
 import contextlib
 import queue
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ class ControlService(ControlServicer):
         assert len(str(socket_path)) <= _MAX_SOCKET_PATH, f"too long for a Unix socket: {socket_path}"
         self.arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._configurations = configurations
+        self._num_events = [0] * len(configurations)
+        """Queued, by rank; `_queued` guards it and tells of each."""
+        self._queued = threading.Condition()
         self._stopping: Future[str] = Future()
         # Each worker holds a thread for Report, one for Watch and, in a barrier, a third.
         threads = ThreadPoolExecutor(3 * len(configurations) + 4, thread_name_prefix="control")
@@ -81,10 +85,14 @@ class ControlService(ControlServicer):
     def Barrier(  # noqa: N802
         self, request: messages.BarrierRequest, context: grpc.ServicerContext
     ) -> messages.BarrierReply:
-        """Wait for the release."""
+        """Wait for the release. The worker's events come on another stream, and gRPC does not order the two."""
         self._check(request.rank, context)
         arrived = Arrived(request.rank, request.name, self._until_over(context))
-        self.arrivals.put(arrived)
+        with self._queued:
+            self._queued.wait_for(
+                lambda: arrived.released.cancelled() or self._num_events[request.rank] >= request.num_events
+            )
+            self.arrivals.put(arrived)
         try:
             return messages.BarrierReply(released_s=arrived.released.result())
         except CancelledError:
@@ -98,7 +106,10 @@ class ControlService(ControlServicer):
         with contextlib.suppress(grpc.RpcError):
             for event in request_iterator:
                 self._check(event.rank, context)
-                self.arrivals.put(event)
+                with self._queued:
+                    self.arrivals.put(event)
+                    self._num_events[event.rank] += 1
+                    self._queued.notify_all()
         return messages.ReportReply()
 
     def Watch(  # noqa: N802
@@ -120,6 +131,8 @@ class ControlService(ControlServicer):
 
         def cancel() -> None:
             over.cancel()
+            with self._queued:
+                self._queued.notify_all()
 
         if not context.add_callback(cancel):
             cancel()

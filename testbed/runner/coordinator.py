@@ -20,6 +20,7 @@ from testbed.hosts.base import Process, RunningRuntime
 from testbed.hosts.spawn import log_tail
 from testbed.runner.control_service import Arrival, Arrived, ControlService, Registered
 from testbed.runner.process_watch import ProcessWatch
+from testbed.runner.traffic_watch import TrafficWatch
 
 _TICK_S: Final = 0.1
 _EXIT_TICK_S: Final = 0.01
@@ -33,8 +34,12 @@ _STOP_GRACE_S: Final = 2.0
 _CONSEQUENCES: Final = ("PeerLostError", "PeerTimeoutError", "/gloo/gloo/", "mpirun has ended the job")
 """What the error of a worker says that has lost another one: our errors, wrapped or not, gloo's, which have no type of
 their own but name the source file, and that of a rank of MPI."""
-_WRAPPED: Final = "RuntimeError: Got the following error when running the callback: "
-"""What torch puts before an error that a future's callback has raised."""
+_WRAPPINGS: Final = (
+    "RuntimeError: Got the following error when running the callback: ",
+    "RuntimeError: Unable to cast Python instance of type 'none', for the operation failed.\n",
+)
+"""What torch puts before an error that a future's callback has raised, and what it makes of the error of an operation
+whose future is read (transports.torch_backend.works)."""
 
 
 class Listener:
@@ -87,6 +92,7 @@ class _Worker:
     configuration: WorkerConfiguration
     process: Process | None = None
     watch: ProcessWatch | None = None
+    traffic: TrafficWatch | None = None
     registered: bool = False
     finished: bool = False
     exited: bool = False
@@ -94,6 +100,16 @@ class _Worker:
     barrier: str | None = None
     """The barrier it waits in."""
     heard_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def active_s(self) -> float:
+        """When it last said something or its bytes moved."""
+        return max(self.heard_s, self.traffic.moved_s) if self.traffic else self.heard_s
+
+    @property
+    def sent_s(self) -> float:
+        """When it last said something or sent."""
+        return max(self.heard_s, self.traffic.sent_s) if self.traffic else self.heard_s
 
     @property
     def title(self) -> str:
@@ -123,8 +139,9 @@ class Coordinator:
         runtime: RunningRuntime | None = None,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """A worker that says nothing for one and a half `timeout_s`, outside a barrier, has failed; for one, if others
-        have lost their peers. `watch` is called about ten times a second and raises what else has ended the run."""
+        """A worker that says nothing for one and a half `timeout_s`, outside a barrier, while no bytes cross its
+        interface, has failed; for one, if others have lost their peers. `watch` is called about ten times a second and
+        raises what else has ended the run."""
         assert [each.rank for each in configurations] == list(range(len(configurations)))
         self._timeout_s = timeout_s
         self._listener = listener
@@ -150,9 +167,9 @@ class Coordinator:
         the spec gives it."""
         worker = self._workers[rank]
         worker.process = process
-        worker.watch = ProcessWatch(
-            worker.configuration.host, process.pid, time.monotonic(), requested_cores=requested_cores
-        )
+        now_s = time.monotonic()
+        worker.watch = ProcessWatch(worker.configuration.host, process.pid, now_s, requested_cores=requested_cores)
+        worker.traffic = TrafficWatch(process.pid, worker.configuration.interface, now_s)
 
     def wait_registered(self, timeout_s: float) -> None:
         """Until every worker has registered. Raises RunFailedError, having stopped all workers."""
@@ -209,6 +226,8 @@ class Coordinator:
             if worker.watch is not None and status is None:
                 for text in worker.watch.look(now_s):
                     self._listener.on_interference(text)
+            if worker.traffic is not None:
+                worker.traffic.look(now_s)
             self._judge(worker, status)
         failure = self._runtime.failure if self._runtime is not None else None
         if failure is not None and not self._runtime_failed:
@@ -262,9 +281,12 @@ class Coordinator:
             self._listener.on_finished(event.rank, event.finished)
         elif kind == "failure":
             self._listener.on_failure(event.rank, event.failure)
-            consequence = any(mark in event.failure.error for mark in _CONSEQUENCES)
+            error = event.failure.error
+            consequence = any(mark in error for mark in _CONSEQUENCES)
             # The traceback ends with all of it; DistributedDataParallel's errors go on for many lines.
-            first_line = event.failure.error.removeprefix(_WRAPPED).partition("\n")[0].rstrip(": ")
+            for wrapping in _WRAPPINGS:
+                error = error.removeprefix(wrapping)
+            first_line = error.partition("\n")[0].rstrip(": ")
             # Where a worker has waited for another says nothing about why that is gone; its log has the traceback.
             details = "" if consequence else event.failure.traceback
             self._fail(worker, 3 if consequence else 1, f"raised {first_line}", details)
@@ -282,12 +304,12 @@ class Coordinator:
                 self._fail(worker, 0, f"was killed by signal {-status}, {name}", _log_tail(worker))
             elif status > 0 or not worker.finished:
                 self._fail(worker, 1, f"ended with status {status} before it was finished", _log_tail(worker))
-        self._judge_silence(worker, _SILENCE * self._timeout_s)
+        self._judge_silence(worker, time.monotonic() - worker.active_s > _SILENCE * self._timeout_s)
 
-    def _judge_silence(self, worker: _Worker, limit_s: float) -> None:
+    def _judge_silence(self, worker: _Worker, too_long: bool) -> None:
         silent_s = time.monotonic() - worker.heard_s
         listening = worker.registered and not (worker.exited or worker.failed or worker.barrier)
-        if listening and silent_s > limit_s:
+        if listening and too_long:
             stopped = " and is stopped (SIGSTOP, or a debugger)" if worker.watch and worker.watch.is_stopped else ""
             self._fail(worker, 2, f"has said nothing for {silent_s:.1f} s{stopped}", _log_tail(worker))
 
@@ -300,9 +322,11 @@ class Coordinator:
         deadline_s = time.monotonic() + _SETTLE_S
         while time.monotonic() < deadline_s and not all(worker.failed or worker.exited for worker in self._workers):
             self._advance()
+        now_s = time.monotonic()
         for worker in self._workers:
-            # Whoever has not even complained is whom the others have waited for.
-            self._judge_silence(worker, self._timeout_s)
+            # Whoever has not even complained is whom the others have waited for, unless it is sending to one of them.
+            sending = now_s - worker.sent_s < self._timeout_s / 2
+            self._judge_silence(worker, now_s - worker.heard_s > self._timeout_s and not sending)
 
     def _explain(self) -> str:
         """The likeliest cause with its traceback or log, then what else was noticed."""

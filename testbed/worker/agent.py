@@ -66,6 +66,8 @@ class AgentControl(WorkerControl):
         self._rank = rank
         self._rpc_error: type[RpcError] = grpc.RpcError
         self._concluded = False
+        self._num_events = 0
+        self._reporting = threading.Lock()  # who reads ahead reports on a thread of its own
         self._events: queue.SimpleQueue[messages.Event | None] = queue.SimpleQueue()
         unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=unlimited)
@@ -80,9 +82,10 @@ class AgentControl(WorkerControl):
         threading.Thread(target=self._watch, name="control watch", daemon=True).start()
 
     def barrier(self, name: str) -> None:
-        """Return when every worker has come to the barrier of that name."""
+        """Return when every worker has come to the barrier of that name, and all events before it have arrived."""
+        request = messages.BarrierRequest(rank=self._rank, name=name, num_events=self._num_events)
         try:
-            self._stub.Barrier(messages.BarrierRequest(rank=self._rank, name=name))
+            self._stub.Barrier(request)
         except self._rpc_error as error:
             _leave(f"barrier {name} was cancelled: {_details(error)}")
 
@@ -93,7 +96,9 @@ class AgentControl(WorkerControl):
         if event.HasField("finished"):
             event.finished.uss_bytes = uss_bytes()
         self._concluded = self._concluded or event.WhichOneof("kind") in {"finished", "failure"}
-        self._events.put(event)
+        with self._reporting:
+            self._num_events += 1
+            self._events.put(event)
 
     def close(self) -> None:
         """Say that the work is finished, unless its end has been said, and wait until all has arrived."""

@@ -2,8 +2,10 @@
 
 import importlib
 import os
+import queue
 import re
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -22,6 +24,7 @@ from testbed.control.worker import WorkerConfiguration
 from testbed.errors import RunFailedError
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
 from testbed.runner import coordinator
+from testbed.runner.control_service import Arrived, ControlService
 from testbed.runner.coordinator import Coordinator, Listener
 
 TESTS = Path(__file__).parents[3]
@@ -223,6 +226,27 @@ def test_a_worker_that_hangs_is_the_cause_and_not_those_who_waited_for_it(
     assert "also: worker 2 on w2 raised PeerTimeoutError" in message
 
 
+def test_a_worker_whose_bytes_move_is_not_silent(directory: Path, make_configurations: Configure) -> None:
+    """An iteration may last longer than a worker may say nothing: 528 MB over 100 Mbit/s are 63 s."""
+    timeout_s, moving_s = 0.5, 2.0
+    configurations = make_configurations(2, "r", timeout_s=timeout_s, action="hang", actor=0)
+    configurations = [each.model_copy(update={"interface": "lo"}) for each in configurations]
+    bench = Bench(directory, configurations, timeout_s=timeout_s)
+    bench.registered_s = float("inf")
+
+    def move() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            while time.monotonic() < bench.registered_s + moving_s:
+                for _ in range(4):
+                    sender.sendto(bytes(32_768), ("127.0.0.1", 9))
+                time.sleep(0.1)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    assert silent_s(bench.failure(), "worker 0 on w0") > moving_s
+    mover.join()
+
+
 def test_a_worker_that_never_registers_is_named(directory: Path, make_configurations: Configure) -> None:
     bench = Bench(directory, make_configurations(1, "r"))
     bench.workers[0].send_signal(signal.SIGSTOP)
@@ -316,6 +340,33 @@ def test_a_barrier_can_be_used_again(directory: Path, make_configurations: Confi
             coordinator.wait_finished(20.0)
         assert [name for name, _ in hook.log] == ["iteration", "iteration"]
         clients.channel.close()
+
+
+def test_a_barrier_comes_after_all_that_was_reported_before_it(directory: Path) -> None:
+    """Events are a stream and a barrier is a call of its own: gRPC does not say which of them arrives first."""
+    service = ControlService(directory / "control.sock", ["{}"])
+    clients = Clients(directory / "control.sock", 1)
+    late = threading.Event()
+
+    def events() -> Iterator[messages.Event]:
+        yield messages.Event(rank=0, iteration=messages.Iteration(index=0))
+        late.wait()
+        yield messages.Event(rank=0, iteration=messages.Iteration(index=1))
+
+    call = clients.stub.Barrier.future(messages.BarrierRequest(rank=0, name="end", num_events=2), timeout=20.0)
+    report = clients.stub.Report.future(events(), timeout=20.0)
+    arrived = [service.arrivals.get(timeout=20.0) for _ in range(2)]
+    with pytest.raises(queue.Empty):
+        service.arrivals.get(timeout=0.1)
+    late.set()
+    arrived += [service.arrivals.get(timeout=20.0) for _ in range(2)]
+    assert [type(each).__name__ for each in arrived] == ["Registered", "Event", "Event", "Arrived"]
+    assert isinstance(arrived[-1], Arrived)
+    arrived[-1].released.set_result(1.0)
+    assert call.result().released_s == 1.0
+    report.result()
+    clients.channel.close()
+    service.close()
 
 
 def test_a_stop_cancels_those_who_wait_in_a_barrier(directory: Path, make_configurations: Configure) -> None:
