@@ -64,7 +64,7 @@ def run_sweep(
         number = attempts.begin_session()
         attempts.save(directory)
         # From here on every run belongs to this sweep, and is found by its record whatever happens.
-        write_comparison(comparison)
+        write_comparison(comparison, goes_on=True)
         engine = engine or Local()
         work = Work(comparison, experiments, attempts, engine.over_s, console, now_s)
         session = Session(

@@ -5,7 +5,7 @@ their verdicts and from where they were made, never from what they measured.
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -73,7 +73,7 @@ def found(
 ) -> Comparison:
     """The sweep with the results of such outcomes that its points have below `output` and that may be reused.
 
-    A sweep that was interrupted goes on: its invalid runs count as tried, and with `reuse` none its results are kept.
+    A sweep that was interrupted goes on: all of its runs that came to their end count, whatever became of them.
     Raises SpecError where sweep.json cannot be read.
     """
     directory = output / f"{sweep.name}-sweep-{sweep.sha256()[:8]}"
@@ -89,10 +89,10 @@ def found(
         results = results_of(output, name=experiment.name, spec_sha256=experiment.sha256())
         others = _others(results, experiment)
         alike = [result for result in results if reuse == "any" or result.record not in others]
-        own = [result for result in alike if goes_on and _begun_at(result, elsewhere) >= since]
+        own = _own(alike, [entry for entry in attempts if _is_of(entry, experiment, since)]) if goes_on else []
         reused = own if reuse == "none" else alike
         standing = _chosen([result for result in reused if result.outcome in outcomes], sweep.repeat)
-        tried = [result for result in own if result.outcome == "invalid"]
+        tried = [result for result in own if result.outcome not in outcomes]
         runs = sorted([*standing, *tried[: sweep.repeat - len(standing) + num_retries]], key=_made)
         if reuse == "same" and len(standing) < sweep.repeat:
             refused = [result for result in results if result.outcome in outcomes and result.record in others]
@@ -138,10 +138,25 @@ def _others(results: Sequence[Summary], experiment: Experiment) -> dict[str, tup
     return {result.record: said for result in results if (said := unlike(Path(result.record), here))}
 
 
-def _begun_at(result: Summary, elsewhere: Mapping[str, Entry]) -> str:
-    """By the clock of the sweep's machine."""
-    entry = elsewhere.get(Path(result.record).name)
-    return result.started_at if entry is None else entry.begun_at
+def _is_of(entry: Entry, experiment: Experiment, since: str) -> bool:
+    """Whether it is an attempt at the experiment in a sweep that began then."""
+    return entry.spec_sha256 == experiment.sha256() and entry.begun_at >= since
+
+
+def _own(results: Sequence[Summary], entries: Sequence[Entry]) -> list[Summary]:
+    """Of an experiment's results, oldest first, those that a sweep's attempts at it have made."""
+    accepted = {entry.record for entry in entries if entry.record}
+    own, others = [], []
+    for result in results:
+        (own if Path(result.record).name in accepted else others).append(result)
+    # An attempt may have made its run and been killed before that was noted: then it is the first since it began. One
+    # that failed may have been interrupted instead.
+    for entry in entries:
+        made = [result for result in others if result.started_at >= entry.begun_at and result.outcome != "failed"]
+        if made and entry.end in ("open", "lost"):
+            own.append(made[0])
+            others = [result for result in others if result is not made[0]]
+    return own
 
 
 def _made(result: Summary) -> tuple[str, str]:

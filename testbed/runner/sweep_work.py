@@ -127,7 +127,7 @@ class Work:
         if attempt.machine:
             line.append(f"   {self._name(event.number, attempt.position, attempt.machine)}", style="dim")
         self._console.print(line, no_wrap=True, overflow="ellipsis")
-        write_comparison(self.comparison)
+        write_comparison(self.comparison, goes_on=True)
         self._attempts.accept(event.number, Path(summary.record).name)
         self._attempts.save(self.comparison.directory)
 
@@ -147,7 +147,7 @@ class Work:
             *(f"without {machine}: {reason}" for machine, reason in self._gone.items()),
         )
         self.comparison = replace(self.comparison, procedure=replace(procedure, notes=notes))
-        write_comparison(self.comparison)
+        write_comparison(self.comparison, goes_on=True)
 
 
 def _moved_in(summary: Summary, output: Path) -> Summary:

@@ -37,14 +37,14 @@ _WIDER: Final = 190
 _SETTING_WIDTH: Final = 24
 
 
-def write_comparison(comparison: Comparison) -> None:
-    """Write, or write again, the sweep's directory. Raises MissingRequirementError."""
+def write_comparison(comparison: Comparison, *, goes_on: bool = False) -> None:
+    """Write, or write again, the sweep's numbers; while it goes on they say so. Raises MissingRequirementError."""
     directory = comparison.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MissingRequirementError(f"cannot write {directory}: {error.strerror}; choose another --output") from error
-    replace_text(directory / "sweep.json", json.dumps(comparison.to_json(), indent=2) + "\n")
+    replace_text(directory / "sweep.json", json.dumps(comparison.to_json(goes_on=goes_on), indent=2) + "\n")
     replace_text(directory / "sweep.csv", comparison.frame().write_csv())
 
 

@@ -29,7 +29,7 @@ _FIGURES: Final = (
 
 def write_sweep(comparison: Comparison) -> Path:
     """Write, or write again, everything in the sweep's directory; returns the page. Raises MissingRequirementError."""
-    write_comparison(comparison)
+    write_comparison(comparison, goes_on=True)
     soon = time_to_loss(comparison)
     figures = comparison_figures(comparison, soon)
     rows = [point.row() for point in comparison.points]
@@ -50,6 +50,8 @@ def write_sweep(comparison: Comparison) -> Path:
     path = comparison.directory / "sweep.html"
     replace_text(path, page)
     replace_text(path.with_suffix(".md"), sweep_markdown(comparison, soon, write_pictures(path, figures)))
+    # The last: a sweep that is killed before has not come to its end.
+    write_comparison(comparison)
     return path
 
 

@@ -223,8 +223,9 @@ class Comparison:
         """A row for each point, in the order of the sweep."""
         return pl.DataFrame([point.row() for point in self.points], infer_schema_length=None)
 
-    def to_json(self) -> dict[str, Any]:
-        """sweep.json, and what `testbed sweep --json` prints."""
+    def to_json(self, *, goes_on: bool = False) -> dict[str, Any]:
+        """sweep.json, and what `testbed sweep --json` prints. A sweep that goes on is not finished: even if every point
+        has its runs, its page is to be written."""
         return {
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
@@ -235,7 +236,7 @@ class Comparison:
             "not_reused": dict(self.procedure.not_reused),
             "notes": list(self.procedure.notes),
             "begun_at": self.procedure.begun_at,
-            "finished": self.finished,
+            "finished": self.finished and not goes_on,
             "target_loss": self.target_loss,
             "answer": answer(self),
             "points": [

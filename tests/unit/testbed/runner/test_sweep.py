@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -228,6 +229,45 @@ def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(tmp_pat
     assert [point.outcome for point in comparison.points] == ["valid", "degraded", "valid"]
 
 
+@pytest.mark.parametrize("reuse", ["same", "none"])
+def test_what_failed_before_an_interruption_is_not_made_again_and_stays_listed(tmp_path: Path, reuse: Reuse) -> None:
+    bad: dict[float, Outcome | type[BaseException]] = {2e8: "failed", 1e9: "unsupported"}
+    with pytest.raises(Interrupted):
+        execute(sweep_of(), CheapRuns(tmp_path, by_rate({**bad, 1e8: Interrupted})), reuse=reuse)
+    rest = CheapRuns(tmp_path)
+    comparison, _ = execute(sweep_of(), rest, reuse=reuse)
+    assert rest.rates == [1e8], "that it failed by an interruption counts for nothing"
+    assert [point.outcome for point in comparison.points] == ["valid", "failed", "unsupported"]
+
+
+def test_a_sweep_is_finished_when_its_page_is_written(tmp_path: Path) -> None:
+    execute(sweep_of(), CheapRuns(tmp_path), reuse="none")
+    (path,) = tmp_path.glob("*/sweep.html")
+    path.unlink()
+    path.mkdir()
+    for number_of_runs in (3, 0):
+        runs = CheapRuns(tmp_path)
+        with pytest.raises(MissingRequirementError, match=r"cannot write .*sweep\.html"):
+            execute(sweep_of(), runs, reuse="none")
+        assert len(runs.rates) == number_of_runs
+        assert not json.loads(path.with_suffix(".json").read_text())["finished"]
+    path.rmdir()
+    runs = CheapRuns(tmp_path)
+    execute(sweep_of(), runs, reuse="none")
+    assert (runs.rates, path.is_file()) == ([], True)
+    assert json.loads(path.with_suffix(".json").read_text())["finished"]
+
+
+def test_a_run_that_another_command_made_since_is_not_the_sweeps(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        execute(sweep_of(), CheapRuns(tmp_path, by_rate({1e9: Interrupted})), reuse="none")
+    for point in sweep_of().points:
+        CheapRuns(tmp_path)(point.experiment)
+    rest = CheapRuns(tmp_path)
+    execute(sweep_of(), rest, reuse="none")
+    assert rest.rates == [1e8], "of the one that was interrupted nobody can tell"
+
+
 def test_a_sweep_that_begins_anew_is_not_the_one_that_was_interrupted(tmp_path: Path) -> None:
     """`--reuse none` after an interruption of a sweep without it takes nothing of that one."""
     sweep = sweep_of()
@@ -236,9 +276,9 @@ def test_a_sweep_that_begins_anew_is_not_the_one_that_was_interrupted(tmp_path: 
     with pytest.raises(Interrupted):
         run_sweep(comparison, [p.experiment for p in sweep.points], run=interrupted, console=Console(file=StringIO()))
     path = comparison.directory / "sweep.json"
-    for each in (path, *tmp_path.glob("*/summary.json")):  # some time ago
-        text = each.read_text().replace(comparison.procedure.begun_at, "2000-01-01T00:00:00+00:00")
-        each.write_text(text.replace("2100-01-01T00", "2000-01-01T01"))
+    path.write_text(path.read_text().replace(comparison.procedure.begun_at, "2000-01-01T00:00:00+00:00"))
+    attempts = path.with_name(FILE)
+    attempts.write_text(re.sub(r'(?<="begun_at": ")[^"]*', "2000-01-01T01:00:00+00:00", attempts.read_text()))
     gone_on = found(sweep, plan_points(sweep), output=tmp_path)
     assert gone_on.procedure.begun_at == "2000-01-01T00:00:00+00:00"
     assert [len(point.runs) for point in gone_on.points] == [0, 1, 0], "it was tried"
