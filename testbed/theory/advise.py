@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final, Literal, NamedTuple
 
+from testbed.errors import SpecError
 from testbed.theory.buckets import ByTime
 from testbed.theory.what_if import FullAggregation, FullRing, smallest_factor, what_if
 from testbed.traces.table import LayerTable
@@ -55,18 +56,26 @@ class Setting:
         return ring.time_s(size_bytes) + 2 * (self.num_workers - 1) * self.latency_s
 
     @property
+    def compute_s(self) -> float:
+        """Computing of an iteration; the optimizer's step is as long for every batch."""
+        return self._computed.compute_s
+
+    @property
     def scaling_factor(self) -> float:
         """Computing alone over computing and waiting for the network."""
-        table = self.table.lengthened(self.batch_factor)
         if self.interval > 1:
-            computing_s = self.interval * table.compute_s
-            return computing_s / (computing_s + self.exchange_s(table.size_bytes))
-        return what_if(table, self.exchange_s, self.fusion).scaling_factor
+            computing_s = self.interval * self.compute_s
+            return computing_s / (computing_s + self.exchange_s(self.table.size_bytes))
+        return what_if(self._computed, self.exchange_s, self.fusion).scaling_factor
 
     @property
     def iteration_s(self) -> float:
         """The mean over iterations."""
-        return self.table.compute_s * self.batch_factor / self.scaling_factor
+        return self.compute_s / self.scaling_factor
+
+    @property
+    def _computed(self) -> LayerTable:
+        return self.table.lengthened(self.batch_factor)
 
 
 class Change(NamedTuple):
@@ -154,7 +163,12 @@ _SLOWEST_BPS: Final = 1e7
 
 def advise(today: Setting, target: float, *, max_efficiency: float) -> Advice:
     """Each change by itself, as little of it as reaches the target; none where nothing needs to change.
-    `max_efficiency` is the share of a link that headers leave."""
+    `max_efficiency` is the share of a link that headers leave. Raises SpecError for a trace that computes nothing."""
+    if not today.table.compute_s:
+        raise SpecError(
+            "the trace says no times, so no computing whose share of an iteration could be the scaling factor; "
+            "allowed: layers that take some time, forward or backward"
+        )
     if today.scaling_factor >= target:
         return Advice(today=today, target=target, changes=())
     found = (change for each in PREFERENCE.values() for change in each(today, target, max_efficiency))
@@ -201,11 +215,10 @@ def _batch(today: Setting, target: float, _: float) -> Iterator[Change]:
 
 
 def _interval(today: Setting, target: float, _: float) -> Iterator[Change]:
-    computing_s = today.table.compute_s * today.batch_factor
     exchange_s = today.exchange_s(today.table.size_bytes)
     if exchange_s == 0.0 or target >= 1.0:
         return
-    interval = max(2, ceil(target / (1 - target) * exchange_s / computing_s - 1e-9))
+    interval = max(2, ceil(target / (1 - target) * exchange_s / today.compute_s - 1e-9))
     if interval > today.interval:
         yield _change("interval", replace(today, interval=interval), target)
 

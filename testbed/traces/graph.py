@@ -177,12 +177,22 @@ def _check(graph: Graph) -> None:
     if not 1 <= graph.num_ranks <= MAX_RANKS:
         raise GraphError(f"a graph has 1 to {MAX_RANKS} ranks, and this one {graph.num_ranks}")
     for name, members in graph.groups.items():
+        _check_name("a group", name)
         _check_group(name, members, graph.num_ranks)
     for rank, nodes in enumerate(graph.ranks):
         for number, node in enumerate(nodes):
+            _check_name(f"rank {rank}, node {number}", node.name)
             if problem := _problem(graph, rank, node):
                 raise _fail((rank, number), node, problem)
     _check_order(graph)
+
+
+def _check_name(whose: str, name: str) -> None:
+    """Raises GraphError for what JSON can spell and no file or terminal can hold: half a character (`"\\ud800"`)."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise GraphError(f"{whose}: its name {ascii(name)[:40]} is no text") from None
 
 
 def _check_group(name: str, members: Sequence[int], num_ranks: int) -> None:

@@ -17,8 +17,9 @@ class Merged(EngineFusion):
     model_config = ConfigDict(populate_by_name=True)
 
     backward_s: Time | None = Field(None, alias="backward", gt=0, le=3600)
-    """How long a backward pass takes, which its layers share by their multiplications; where nothing is said, as long
-    as they take at 50e9 operations a second, or as the workload says."""
+    """How long a backward pass takes, which its layers share by their multiplications, or alike where the workload
+    gives them no time; where nothing is said, as long as they take at 50e9 operations a second, or as the workload
+    says."""
 
     @property
     def text(self) -> str:
@@ -34,12 +35,13 @@ class Merged(EngineFusion):
         layers = gradients.layer_counts
         if not layers:
             return ()
-        stretched = self.backward_s / sum(gradients.backward_s) if self.backward_s else 1.0
+        parts_s = gradients.backward_s if any(gradients.backward_s) or not self.backward_s else [1.0] * len(layers)
+        stretched = self.backward_s / sum(parts_s) if self.backward_s else 1.0
         fewest, most = min(layers), sum(layers)
         s_per_element = (all_reduce_s(most) - all_reduce_s(fewest)) / (most - fewest) if most > fewest else 0.0
         return merge(
             layers,
-            [stretched * each for each in gradients.backward_s],
+            [stretched * each for each in parts_s],
             startup_s=max(0.0, all_reduce_s(fewest) - fewest * s_per_element),
             s_per_element=s_per_element,
         )

@@ -74,7 +74,7 @@ def render_advice(advice: Advice, trace: str, console: Console) -> None:
     today = advice.today
     table = today.table
     console.print(
-        f"\n{trace}: {time_text(table.compute_s * today.batch_factor)} of computing an iteration, "
+        f"\n{trace}: {time_text(today.compute_s)} of computing an iteration, "
         f"{size_text(table.size_bytes)} of gradients; ring, {percent_text(today.efficiency)} of the links' rate "
         f"filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}\n",
         highlight=False,

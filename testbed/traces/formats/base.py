@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from testbed.errors import SpecError
-from testbed.traces.graph import Graph, GraphError
+from testbed.traces.graph import MAX_DURATION_S, MAX_NODE_BYTES, Graph, GraphError
 from testbed.traces.table import Layer, LayerTable
 from transports.registry import Options, Registry
 
 
 class TraceError(SpecError):
     """A trace cannot be used; the message names the file and, where there is one, the line."""
+
+
+_MOST: Final = 1e6 * MAX_DURATION_S
 
 
 class Line(NamedTuple):
@@ -33,20 +36,25 @@ class Line(NamedTuple):
         raise TraceError(f"{self.path}:{self.number}: {problem}")
 
     def number_in(self, field: str, what: str) -> float:
-        """The finite number, at least 0, that `field` spells. Raises TraceError."""
+        """The number, at least 0 and at most a day of microseconds, that `field` spells. Raises TraceError."""
         try:
             value = float(field)
         except ValueError:
             self.fail(f"{what} is {field!r}, which is not a number")
         if not isfinite(value) or value < 0:
             self.fail(f"{what} is {field}; it must be finite and at least 0")
+        if value > _MOST:
+            self.fail(f"{what} is {field}; it is at most {_MOST:g}")
         return value
 
     def count_in(self, field: str, what: str) -> int:
-        """The whole number, at least 0, that `field` spells. Raises TraceError."""
+        """The whole number, at least 0 and no more than a graph's exchange has bytes, that `field` spells. Raises
+        TraceError."""
         value = self.number_in(field, what)
         if value != int(value):
             self.fail(f"{what} is {field}, which is not a whole number")
+        if value > MAX_NODE_BYTES:
+            self.fail(f"{what} is {field}; it is at most {MAX_NODE_BYTES}")
         return int(value)
 
 

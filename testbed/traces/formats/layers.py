@@ -19,6 +19,11 @@ from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable, Shape
 
 COLUMNS: Final = ("id", "name", "forward", "backward", "comm", "size")
 SHAPES: Final = "shapes"
+_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("forward", "backward", "comm"), ("us",)),
+    "size": ("B", "bytes"),
+}
+"""That a column's name may have in parentheses."""
 _RECORDED_ON: Final = "recorded_on"
 _PARTS: Final = ("input_us", "host_to_device_us", "update_us", "batch_size")
 
@@ -44,6 +49,7 @@ class Layers(TextFormat):
         rows = [line for line in lines if not line.text.startswith("#")]
         if not rows or not _names_columns(rows[0]):
             (rows or lines)[0].fail(f"the columns are expected first: {' '.join(COLUMNS)}")
+        _check_units(rows[0])
         if len(rows) == 1:
             raise TraceError(f"{path} ends after the names of its columns")
         parts = _parts(lines)
@@ -110,8 +116,23 @@ def _shapes(line: Line, field: str, size_bytes: int) -> tuple[Shape, ...] | None
 
 
 def _names_columns(line: Line) -> bool:
-    named = tuple(cell.partition("(")[0].lower() for cell in cells(line))
+    named = tuple(name for name, _ in _columns(line))
     return named in (COLUMNS, (*COLUMNS, SHAPES))
+
+
+def _columns(line: Line) -> Iterator[tuple[str, str]]:
+    """Each column's name, and its unit where it says one: `Forward(us)`."""
+    for cell in cells(line):
+        name, _, unit = cell.partition("(")
+        yield name.lower(), unit.removesuffix(")")
+
+
+def _check_units(line: Line) -> None:
+    """Raises TraceError for a column in another unit."""
+    for name, unit in _columns(line):
+        allowed = _UNITS.get(name, ())
+        if unit and unit not in allowed:
+            line.fail(f"column {name} is in {unit!r}; allowed: {' or '.join(allowed) or 'no unit'}")
 
 
 def _recorded_on(lines: Sequence[Line]) -> str:
@@ -123,15 +144,16 @@ def _recorded_on(lines: Sequence[Line]) -> str:
 
 
 def _named(line: Line) -> tuple[str, str]:
-    name, _, value = line.text.removeprefix("#").strip().partition("=")
-    return name, value.strip()
+    """What a comment says: `# update_us=5000`."""
+    name, _, value = line.text.removeprefix("#").partition("=")
+    return name.strip(), value.strip()
 
 
 def _parts(lines: Sequence[Line]) -> Mapping[str, float]:
     found: dict[str, float] = {}
     for line in lines:
-        name, equals, value = line.text.removeprefix("#").strip().partition("=")
-        if line.text.startswith("#") and equals and name in _PARTS:
+        name, value = _named(line)
+        if line.text.startswith("#") and "=" in line.text and name in _PARTS:
             if name in found:
                 line.fail(f"{name} is given twice")
             found[name] = line.number_in(value, name)

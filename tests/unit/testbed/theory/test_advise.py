@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.errors import SpecError
 from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Setting, advise
 from testbed.traces.derived import derived_table
 from testbed.traces.table import Layer, LayerTable
@@ -120,6 +121,23 @@ def test_no_change_makes_it_worse(
         assert 0 < each.setting.scaling_factor <= 1
         assert each.name == "interval" or each.setting.scaling_factor >= today.scaling_factor * (1 - 1e-12), each.name
     assert (advice.recommended is not None) == any(each.sufficient for each in advice.changes)
+
+
+def test_the_optimizer_takes_no_longer_for_a_larger_batch() -> None:
+    """Of 30 ms of passes and 50 ms of updating, eight times the batch leaves 290 ms, not 640."""
+    table = LayerTable(layers=(Layer("a", 0.01, 0.02, 4 * 10**6),), update_s=0.05)
+    large = Setting(table=table, num_workers=4, rate_bps=1e9, batch_factor=8)
+    exposed_s = large.exchange_s(4 * 10**6)
+    assert large.compute_s == pytest.approx(0.29)
+    assert large.iteration_s == pytest.approx(0.29 + exposed_s)
+    seldom = change(advise(large, 0.99, max_efficiency=MOST), "interval").setting
+    assert seldom.scaling_factor >= 0.99 > replace(seldom, interval=seldom.interval - 1).scaling_factor
+
+
+def test_a_trace_that_computes_nothing_is_refused() -> None:
+    table = LayerTable(layers=(Layer("a", 0.0, 0.0, 4000),))
+    with pytest.raises(SpecError, match="the trace says no times"):
+        advise(Setting(table=table, num_workers=4, rate_bps=1e9), 0.9, max_efficiency=MOST)
 
 
 def test_local_sgd_pays_the_whole_exchange_once_in_so_many_iterations() -> None:

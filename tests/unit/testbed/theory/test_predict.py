@@ -98,7 +98,7 @@ def test_every_model_of_an_exchange_counts_compression(compression: Any) -> None
 )
 @pytest.mark.parametrize("fusion", ["none", "size", "layers", "merged", "priority", {"kind": "time", "cycle": "1ms"}])
 def test_computing_is_the_table_s_and_the_optimizer_comes_after_the_exchanges(workload: Any, fusion: Any) -> None:
-    plan = make_plan(validate({"name": "x", "workload": workload, "fusion": fusion, "timeout": "1m"}))
+    plan = make_plan(validate({"name": "x", "workload": workload, "fusion": fusion, "timeout": "1min"}))
     table = plan.experiment.workload.timed_layers()
     assert table is not None
     found = predict_iteration(plan)

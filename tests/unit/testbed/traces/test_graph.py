@@ -35,6 +35,8 @@ def of(peer: int, count: int = 4, **more: Any) -> Receive:
     [
         ([[Compute(-1.0, "x")]], {}, r"rank 0, node 0 \(x\): it computes for -1 s"),
         ([[Compute(float("nan"))]], {}, "rank 0, node 0: it computes for nan s"),
+        ([[Compute(1.0, "\ud800")]], {}, r"rank 0, node 0: its name '\\ud800' is no text"),
+        ([[], []], {"\udfff": (0, 1)}, r"a group: its name '\\udfff' is no text"),
         ([[Compute(1e9)]], {}, "allowed: 0 to 86400 s"),
         ([[Compute(1.0, after=(3,))]], {}, "rank 0, node 0: it waits for node 3, and this rank has nodes 0 to 0"),
         ([[Compute(1.0, after=(0,))]], {}, "rank 0, node 0: it waits for itself"),

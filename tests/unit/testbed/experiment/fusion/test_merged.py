@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.experiment.fusion.merged import merge
+from testbed.experiment.fusion.base import Gradients
+from testbed.experiment.fusion.merged import Merged, merge
 
 
 def _iteration_s(
@@ -43,3 +44,12 @@ def test_a_layer_joins_the_next_whose_gradient_is_there_before_its_own_start_up_
     assert merge([1, 1, 1], [1.0, 1.0, 1.0], startup_s=0.5, s_per_element=0.1) == (1, 1, 1)
     assert merge([5, 1, 1], [1.0, 1.0, 1.0], startup_s=0.5, s_per_element=1.0) == (5, 2)
     assert merge([], [], startup_s=1.0, s_per_element=1.0) == ()
+
+
+def test_a_pass_is_shared_alike_by_layers_that_the_workload_gives_no_time() -> None:
+    """They divided its length by zero."""
+    untimed = Gradients(tensors=[(1,)] * 3, layers=[[(1,)]] * 3, backward_s=[0.0] * 3)
+    stated = Merged.model_validate({"backward": "3s"})
+    assert stated.buckets(untimed, lambda count: 0.5 + 0.1 * count) == (1, 1, 1)
+    assert stated.buckets(untimed, lambda count: 1.5 + 0.1 * count) == (3,)
+    assert Merged.model_validate({}).buckets(untimed, lambda count: 0.5 + 0.1 * count) == (3,)

@@ -63,6 +63,13 @@ def test_every_change_has_a_price_in_its_own_unit() -> None:
     assert units["interval"].startswith("averaging every 19 iterations")
 
 
+def test_the_optimizer_s_step_is_as_long_for_every_batch() -> None:
+    table = LayerTable(layers=(Layer("a", 0.01, 0.02, 4 * 10**6),), update_s=0.05)
+    large = Setting(table=table, num_workers=4, rate_bps=1e9, batch_factor=8)
+    text = printed(render_advice, advise(large, 0.9, max_efficiency=0.956), "mine")
+    assert "mine: 290 ms of computing an iteration" in text
+
+
 def test_fusion_is_said_in_words() -> None:
     assert fusion_text(TODAY) == "what is ready every 5 ms"
     assert fusion_text(replace(TODAY, fusion=ByTime(cycle_s=0))) == "every gradient by itself"

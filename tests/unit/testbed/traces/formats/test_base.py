@@ -50,7 +50,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         read_trace(tmp_path / "absent")
 
 
-@pytest.mark.parametrize("field", ["nan", "inf", "-1", "x", "1e400"])
+@pytest.mark.parametrize("field", ["nan", "inf", "-1", "x", "1e400", "1e11"])
 def test_numbers_must_be_finite_and_not_negative(field: str) -> None:
     with pytest.raises(TraceError, match="f:3: size is"):
         Line(Path("f"), 3, "").number_in(field, "size")
@@ -60,6 +60,8 @@ def test_counts_must_be_whole() -> None:
     assert Line(Path("f"), 3, "").count_in("4.0", "size") == 4
     with pytest.raises(TraceError, match="not a whole number"):
         Line(Path("f"), 3, "").count_in("4.5", "size")
+    with pytest.raises(TraceError, match="size is 7e10; it is at most 68719476736"):
+        Line(Path("f"), 3, "").count_in("7e10", "size")
 
 
 @given(
