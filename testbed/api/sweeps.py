@@ -15,7 +15,7 @@ from testbed.report.comparison.page import comparison_figures
 from testbed.report.comparison.points import ComparedPoint, Comparison, State
 from testbed.report.comparison.time_to_loss import TimeToLoss, time_to_loss
 from testbed.report.differences.page import compared_figures, write_compared
-from testbed.report.markdown import table
+from testbed.report.markdown import plain, table
 from testbed.report.terminal.results import compared_json, sentences
 from testbed.store.compare import Compared
 
@@ -140,8 +140,8 @@ class Differences:
             for row in self.frame.iter_rows(named=True)
         ]
         header = ("setting", "runs", self.compared.metric, "of the first", "from", "to")
-        lines = [*table(header, "lrrrrr", rows), *(f"{sentence}  " for sentence in self.sentences)]
-        lines += ["", *(f"- {note}" for note in self.notes)]
+        lines = [*table(header, "lrrrrr", rows), *(f"{plain(sentence)}  " for sentence in self.sentences)]
+        lines += ["", *(f"- {plain(note)}" for note in self.notes)]
         return {"text/markdown": "\n".join(lines), "text/plain": repr(self)}
 
 

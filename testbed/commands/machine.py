@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from testbed.commands.options import EPILOG, Json, emit
 from testbed.errors import MissingRequirementError
@@ -47,7 +48,7 @@ def doctor(
             table.add_column(column, overflow="fold")
         for check in checks:
             mark = "[green]ok[/]" if check.ok else "[red]no[/]" if check.severity == "needed" else "[yellow]--[/]"
-            table.add_row(mark, check.name, check.found, "" if check.ok else check.fix)
+            table.add_row(mark, *map(Text, (check.name, check.found, "" if check.ok else check.fix)))
         standard_output().print(table)
         if budget is not None:
             from testbed.report.terminal.budget import render_budget

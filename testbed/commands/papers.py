@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from testbed.calibration.cache import Mode
 from testbed.commands.options import EPILOG, Calibrate, Json, Output, Reused, Verbose, emit, set_up_logging
@@ -97,7 +98,7 @@ def reproduce(
         )
         if not as_json:
             render_claims(finished.name, finished.paper, finished.judgements, standard_output())
-            standard_output().print(f"[bold]Page[/]    {page}", highlight=False, soft_wrap=True)
+            standard_output().print(Text.assemble(("Page", "bold"), f"    {page}"), highlight=False, soft_wrap=True)
     if len(done) > 1:
         titled = [
             (each.paper.title if each.paper else each.name, each.judgements, f"{each.name}.html") for each in done

@@ -431,7 +431,7 @@ def sweep(
         else:
             render_points(comparison, standard_output())
             for line in reuse_texts(comparison):
-                standard_output().print(line, highlight=False)
+                standard_output().print(line, highlight=False, markup=False)
         return
     require_points(swept, plans)
 

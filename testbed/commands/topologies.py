@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
+from rich.text import Text
 
 from testbed.commands.options import EPILOG, Json, Set, Spec, emit
 from testbed.errors import SpecError
@@ -103,7 +104,9 @@ def export(
     replace_bytes(output, f"{text.rstrip()}\n".encode())
     console = standard_output()
     console.print(
-        f"{output}: {found.num_hosts} hosts, {found.num_switches} switches, {found.num_links} links", highlight=False
+        f"{output}: {found.num_hosts} hosts, {found.num_switches} switches, {found.num_links} links",
+        highlight=False,
+        markup=False,
     )
     for note in found.left_out:
-        console.print(f"[yellow]note[/] {note}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(("note", "yellow"), f" {note}"), highlight=False, soft_wrap=True)

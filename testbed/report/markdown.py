@@ -1,5 +1,6 @@
 """report.md: a run's results as Markdown, for an issue, a notebook or a paper's appendix."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def run_markdown(summary: Summary, pictures: Sequence[Path], folder: Path) -> st
     ]
     lines += [wording.headline(summary), "", f"**{summary.outcome.upper()}**: {wording.OUTCOMES[summary.outcome]}", ""]
     if summary.reasons:
-        lines += [*(f"- {reason}" for reason in summary.reasons), ""]
+        lines += [*(f"- {plain(reason)}" for reason in summary.reasons), ""]
     lines += table(("", "", ""), "lrl", _numbers(summary))
     if summary.links:
         lines += table(_LINK_COLUMNS, "lrrrrrrr", _links(summary))
@@ -80,12 +81,15 @@ def _links(summary: Summary) -> Iterator[Row]:
 def table(header: Row, alignment: str, rows: Iterable[Row]) -> list[str]:
     """With an empty line after it; `alignment` has a letter for each column, `l` or `r`."""
     rules = ["---:" if side == "r" else "---" for side in alignment]
-    cells = [header, rules, *([_cell(text) for text in row] for row in rows)]
+    cells = [[plain(text) for text in header], rules, *([plain(text) for text in row] for row in rows)]
     return [*(f"| {' | '.join(row)} |" for row in cells), ""]
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def plain(text: str) -> str:
+    """Text of whatever origin, in a line that Markdown shows as it is."""
+    line = " ".join(text.split())
+    escaped = re.sub(r"[\\`*<&|]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line)
+    return re.sub(r"^(?:>|[#+-](?=[ #-]))", r"\\\g<0>", escaped)
 
 
 def pictures_markdown(pictures: Sequence[Path], folder: Path) -> str:

@@ -146,9 +146,8 @@ def _is_of(entry: Entry, experiment: Experiment, since: str) -> bool:
 def _own(results: Sequence[Summary], entries: Sequence[Entry]) -> list[Summary]:
     """Of an experiment's results, oldest first, those that a sweep's attempts at it have made."""
     accepted = {entry.record for entry in entries if entry.record}
-    own, others = [], []
-    for result in results:
-        (own if Path(result.record).name in accepted else others).append(result)
+    own = [result for result in results if Path(result.record).name in accepted]
+    others = [result for result in results if Path(result.record).name not in accepted]
     # An attempt may have made its run and been killed before that was noted: then it is the first since it began. One
     # that failed may have been interrupted instead.
     for entry in entries:

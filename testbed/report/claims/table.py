@@ -10,6 +10,7 @@ from testbed.claims.judge import Judgement
 from testbed.experiment.claims import PaperSays
 from testbed.experiment.papers import Paper
 from testbed.record import number_text
+from testbed.report.markdown import plain
 
 HEADERS: Final = ("", "claim", "paper", "model", "emulated", "")
 SCHEMA_VERSION: Final = 1
@@ -109,8 +110,8 @@ def claims_markdown(name: str, paper: Paper | None, judgements: Sequence[Judgeme
     rows = list(claim_rows(judgements, paper))
     for row in rows:
         cells = (row.feature, row.name, row.paper, row.model, row.emulated, row.state)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += [""] + [f"- {row.name}: {row.reason}" for row in rows if row.reason]
+        lines.append("| " + " | ".join(map(plain, cells)) + " |")
+    lines += [""] + [f"- {plain(f'{row.name}: {row.reason}')}" for row in rows if row.reason]
     return "\n".join(lines) + "\n"
 
 

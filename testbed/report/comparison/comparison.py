@@ -54,7 +54,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     table = Table(box=None, padding=(0, 2 if console.width >= _WIDE else 1, 0, 0), pad_edge=False, header_style="bold")
     for path in comparison.paths:
         least = max(len(part) for row in rows for part in re.split(r"(?<=[(,])", str(row[path])))
-        table.add_column(path.replace(".", ".\n"), overflow="fold", min_width=min(least, _SETTING_WIDTH))
+        table.add_column(Text(path.replace(".", ".\n")), overflow="fold", min_width=min(least, _SETTING_WIDTH))
     shown = [(header, text) for header, text, least in columns(rows) if console.width >= least]
     for header, _ in shown:
         table.add_column(header, justify="right", no_wrap=True)
@@ -67,7 +67,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     console.print(table, highlight=False)
     console.print()
     for sentence in answer(comparison):
-        console.print(sentence, highlight=False)
+        console.print(Text(sentence), highlight=False)
     for reason in comparison.reasons:
         console.print(Text(f"• {reason}"), highlight=False)
     page = (comparison.directory / "sweep.html").absolute()
@@ -80,13 +80,13 @@ def render_points(comparison: Comparison, console: Console) -> None:
     """What would run: every point, what theory says of it, and whether it has its results already."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for path in comparison.paths:
-        table.add_column(path, overflow="fold")
+        table.add_column(Text(path), overflow="fold")
     for column in ("iteration predicted", "all-reduce predicted", "bound of the task", "of the schedule", "to run"):
         table.add_column(column, justify="right")
     for point in comparison.points:
         left = point.num_missing
         table.add_row(
-            *(value_text(point.settings[path]) for path in comparison.paths),
+            *(Text(value_text(point.settings[path])) for path in comparison.paths),
             number_text.time_text(point.predicted.iteration_time_s if point.predicted else None),
             number_text.time_text(point.predicted_s),
             number_text.time_text(point.bound_s),

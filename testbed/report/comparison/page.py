@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from testbed.record.summary import Summary
 from testbed.record.writer import replace_text
 from testbed.report import wording
 from testbed.report.comparison import plots
@@ -43,7 +44,7 @@ def write_sweep(comparison: Comparison) -> Path:
         soon=soon,
         soon_headers=HEADERS,
         soon_rows=[] if soon is None else list(time_rows(soon)),
-        report_of=lambda run: os.path.relpath(Path(run.record) / "report.html", comparison.directory),
+        report_of=lambda run: _report_of(run, comparison.directory),
         wording=wording,
         **inlined(figures),
     )
@@ -53,6 +54,12 @@ def write_sweep(comparison: Comparison) -> Path:
     # The last: a sweep that is killed before has not come to its end.
     write_comparison(comparison)
     return path
+
+
+def _report_of(run: Summary, directory: Path) -> str | None:
+    """The way from a directory to the run's report; None where it has none, as it ended early."""
+    path = Path(run.record) / "report.html"
+    return os.path.relpath(path, directory) if path.is_file() else None
 
 
 def comparison_figures(comparison: Comparison, soon: TimeToLoss | None) -> dict[str, Figure]:

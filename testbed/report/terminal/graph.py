@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from testbed.record.number_text import size_text, time_text
 from testbed.traces.graph import Collective, Compute, Graph, Send
@@ -16,9 +17,10 @@ _NUM_RANKS = 16
 def render_graph(graph: Graph, source: str, console: Console) -> None:
     """Totals, and what each rank does."""
     num_nodes = sum(map(len, graph.ranks))
-    console.print(f"[bold]{source}[/]  a graph of {graph.num_ranks} ranks and {num_nodes} nodes", highlight=False)
+    of_what = f"  a graph of {graph.num_ranks} ranks and {num_nodes} nodes"
+    console.print(Text.assemble((source, "bold"), of_what), highlight=False)
     groups = [f"{name} ({len(members)} ranks)" for name, members in graph.groups.items()]
-    console.print(f"groups: {', '.join(groups) or 'none'}", highlight=False)
+    console.print(f"groups: {', '.join(groups) or 'none'}", highlight=False, markup=False)
     console.print(
         f"an iteration lasts {time_text(graph.critical_path_s())} where exchanges take no time\n", highlight=False
     )

@@ -4,6 +4,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from testbed.experiment.changes import described
 from testbed.experiment.link import GilbertElliott, LinkSpec
@@ -42,7 +43,7 @@ def render_plan(plan: Plan, console: Console) -> None:
             f"{plan.dilation_text}; here all is virtual but for the commands", highlight=False, soft_wrap=True
         )
         for warning in plan.warnings:
-            console.print(f"[yellow]note[/] {warning}", highlight=False, soft_wrap=True)
+            console.print(Text.assemble(("note", "yellow"), f" {warning}"), highlight=False, soft_wrap=True)
     table = Table(title="links, per direction", title_justify="left", box=None, pad_edge=False)
     for column, justify in (
         ("from", "left"),

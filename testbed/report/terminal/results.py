@@ -33,10 +33,10 @@ def render_runs(runs: Sequence[Mapping[str, Any]], problems: Sequence[Problem], 
         exchange += f"/{compression}" if compression not in (None, "none") else ""
         table.add_row(
             run["run_id"],
-            *((run["name"], run["workload"]) if wide else ()),
+            *((Text(run["name"]), Text(run["workload"] or "")) if wide else ()),
             str(run["workers"]),
-            link,
-            exchange,
+            Text(link),
+            Text(exchange),
             time_text(run["iteration_time_s"]),
             number_text(run["scaling_factor"]),
             *((time_text(run["allreduce_time_s"]),) if wide else ()),
@@ -56,9 +56,9 @@ def render_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], conso
     """The answer to a query."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for row in rows:
-        table.add_row(*(DASH if row[name] is None else str(row[name]) for name in columns))
+        table.add_row(*(Text(DASH if row[name] is None else str(row[name])) for name in columns))
     console.print(table, highlight=False)
 
 
@@ -71,11 +71,11 @@ def render_compared(compared: Compared, console: Console) -> None:
     texts = [("", ""), *((f"{found.ratio:.4f} x", _interval(found)) for found in compared.differences)]
     for setting, (ratio, interval) in zip(compared.settings, texts, strict=True):
         value = value_text(compared.metric, setting.mean)
-        table.add_row(setting.name, str(len(setting.values)), value, ratio, interval)
+        table.add_row(Text(setting.name), str(len(setting.values)), value, ratio, interval)
     console.print(table, highlight=False)
     console.print()
     for text in sentences(compared):
-        console.print(text, highlight=False)
+        console.print(Text(text), highlight=False)
     for note in compared.notes:
         console.print(Text(f"• {note}", style="yellow"), soft_wrap=True)
 

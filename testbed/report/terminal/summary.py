@@ -91,9 +91,10 @@ def _numbers(summary: "Summary") -> Table:
         )
     if summary.computing:
         pace = number_text.time_text(summary.pace.pace_s) if summary.pace else ""
-        grid.add_row("Computing", pace, wording.computing_text(summary))
+        grid.add_row("Computing", pace, Text(wording.computing_text(summary)))
     if summary.command is not None:
-        grid.add_row("Command", number_text.time_text(summary.command.time_s), wording.command_text(summary.command))
+        line = Text(wording.command_text(summary.command))
+        grid.add_row("Command", number_text.time_text(summary.command.time_s), line)
     if summary.samples_per_s is not None:
         grid.add_row("Throughput", f"{number_text.digits(summary.samples_per_s)}/s", "samples per second, all workers")
     if (factor := wording.factor(summary)) is not None:
@@ -130,9 +131,9 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row("Stages", whole_s, wording.stages_text(summary.stages))
     if summary.storage is not None:
         reading_s = summary.stages.reading_s if summary.stages is not None else None
-        grid.add_row("Storage", "", wording.storage_text(summary.storage, reading_s))
+        grid.add_row("Storage", "", Text(wording.storage_text(summary.storage, reading_s)))
     for flow in summary.background:
-        grid.add_row("Background", number_text.rate_text(flow.received_bps), wording.background_text(flow))
+        grid.add_row("Background", number_text.rate_text(flow.received_bps), Text(wording.background_text(flow)))
     if summary.compression is not None:
         ratio = number_text.percent_text(summary.compression.payload_ratio)
         grid.add_row("Compression", ratio, wording.compression_text(summary.compression))
@@ -310,7 +311,7 @@ class LiveProgress:
     def say(self, text: str) -> None:
         """A line that stays."""
         if self._enabled:
-            self._console.print(text, highlight=False, soft_wrap=True)
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def iteration(self, phase: str, index: int, total: int, loss: float) -> None:
         """Iteration `index` (from 1) of `total` is over."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from testbed.experiment.link import LinkOverride
 from testbed.experiment.topologies.base import Topology
@@ -14,7 +15,7 @@ from transports.units import format_rate, format_time
 def render_assumptions(assumptions: Sequence[str], console: Console) -> None:
     """What was taken for what, and what was left out, a line each."""
     for each in assumptions:
-        console.print(f"[yellow]note[/] {each}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(("note", "yellow"), f" {each}"), highlight=False, soft_wrap=True)
 
 
 def render_fabric(topology: Topology, console: Console) -> None:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from testbed.record.number_text import time_text
 from testbed.record.reader import Record
-from testbed.report.markdown import run_markdown, table
+from testbed.report.markdown import plain, run_markdown, table
 
 
 def test_it_says_what_the_summary_says(record: Callable[..., Record], tmp_path: Path) -> None:
@@ -13,7 +15,7 @@ def test_it_says_what_the_summary_says(record: Callable[..., Record], tmp_path: 
     text = run_markdown(summary, [tmp_path / "f" / "a.svg", tmp_path / "f" / "a.png"], tmp_path)
     assert text.startswith(f"# {summary.name}\n")
     assert "**DEGRADED**" in text
-    assert "- the | hypervisor" in text
+    assert "- the \\| hypervisor" in text
     assert summary.iteration_time_s is not None
     assert f"| iteration | {time_text(summary.iteration_time_s.mean)} |" in text
     took = summary.allreduce
@@ -49,3 +51,17 @@ def test_a_withheld_time_is_a_dash_with_its_reason(record: Callable[..., Record]
 
 def test_a_cell_cannot_end_its_row() -> None:
     assert table(("a", "b"), "lr", [("x|y\nz", "1")]) == ["| a | b |", "| --- | ---: |", "| x\\|y z | 1 |", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("w0 ended: Traceback\n# Heading\n  <img src=x>", "w0 ended: Traceback # Heading \\<img src=x>"),
+        ("# a", "\\# a"),
+        ("- a", "\\- a"),
+        ("-5 % of top_k, a-b #1", "-5 % of top_k, a-b #1"),
+        ("__init__ *a* `b` &lt; [c](d) [e]", r"\_\_init\_\_ \*a\* \`b\` \&lt; [c\](d) [e]"),
+    ],
+)
+def test_text_of_others_is_shown_as_it_is(text: str, shown: str) -> None:
+    assert plain(text) == shown

@@ -137,6 +137,16 @@ def test_points_to_run_are_listed_with_what_theory_predicts(summary: Summary, tm
     assert "600 ms" in text
 
 
+def test_values_in_brackets_are_no_markup(summary: Summary, tmp_path: Path) -> None:
+    argvs = [["/bin/a", "x"], ["python", "b.py"], ["/bin/c", "x"]]
+    runs = (slower(summary, 1), slower(summary, 2))
+    of = comparison(tmp_path, *(point(*runs, num_requested=2, **{"workload.argv": argv}) for argv in argvs))
+    shown = " ".join(text_of(of).split())
+    assert shown.count("[python,b.py]") == 1
+    assert "from [/bin/a,x]" in shown
+    assert "[/bin/c,x]" in text_of(of, render=render_points)
+
+
 def test_the_directory_has_the_same_numbers_for_scripts(summary: Summary, tmp_path: Path) -> None:
     written = comparison(tmp_path, point(summary), point(**rate("1gbit")))
     write_comparison(written)

@@ -11,7 +11,7 @@ from tests.compared import compared_point
 
 
 def test_every_point_is_a_row(record: Callable[..., Record], tmp_path: Path) -> None:
-    made = record().summary.model_copy(update={"outcome": "degraded", "reasons": ["cores were busy"]})
+    made = record().summary.model_copy(update={"outcome": "degraded", "reasons": ["cores were busy:\n# top <b>"]})
     points = tuple(compared_point({"link.rate": rate}, *runs) for rate, runs in (("100mbit", (made,)), ("1gbit", ())))
     comparison = Comparison(name="rates", axes=(("link.rate",),), points=points, directory=tmp_path)
     text = sweep_markdown(comparison, None, [tmp_path / "sweep-figures" / "iteration.svg"])
@@ -23,5 +23,5 @@ def test_every_point_is_a_row(record: Callable[..., Record], tmp_path: Path) -> 
     assert len({row.count("|") for row in rows}) == 1
     assert rows[2].startswith("| 100mbit |")
     assert rows[3].endswith("| not run |")
-    assert "cores were busy" in text
+    assert "- link.rate=100mbit: degraded: cores were busy: # top \\<b>" in text
     assert "![iteration](sweep-figures/iteration.svg)" in text

@@ -15,6 +15,7 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
     record: Callable[..., Record], tmp_path: Path
 ) -> None:
     made = record()
+    (made.path / "report.html").touch()
     summary = made.summary.model_copy(update={"outcome": "degraded", "reasons": ["the <cores> were busy"]})
     points = tuple(
         compared_point({"link.rate": rate}, *runs) for rate, runs in (("100mbit", (summary,)), ("1gbit", ()))
@@ -43,6 +44,15 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
     }  # fmt: skip
     pictures = {path.name for path in (page.parent / "sweep-figures").iterdir()}
     assert pictures == {f"{name}.{kind}" for name in drawn for kind in ("svg", "png")}
+
+
+def test_a_run_without_a_report_has_no_link_to_one(record: Callable[..., Record], tmp_path: Path) -> None:
+    summary = record().summary.model_copy(update={"outcome": "failed", "reasons": ["w0 ended"]})
+    points = (compared_point({"link.rate": "1gbit"}, summary),)
+    page = write_sweep(Comparison(name="x", axes=(("link.rate",),), points=points, directory=tmp_path / "x-sweep-1"))
+    html = page.read_text(encoding="utf-8")
+    assert "report.html" not in html
+    assert '<a title="w0 ended">' in html
 
 
 def test_the_page_says_what_all_runs_have_in_common(record: Callable[..., Record], tmp_path: Path) -> None:

@@ -97,3 +97,22 @@ def test_a_sentence_says_what_noise_allows(
     render_compared(found, shown)
     assert said in text(shown)
     assert "• mind" in text(shown)
+
+
+def test_values_in_brackets_are_no_markup() -> None:
+    shown = console()
+    render_rows(["[b]"], [{"[b]": "[/usr/bin/x]"}], shown)
+    assert text(shown).split() == ["[b]", "[/usr/bin/x]"]
+    values = (RunValues("1", [1.0]),)
+    settings = tuple(
+        Setting(name=f"workload.argv=['[/{each}]']", summaries=(), values=values, mean=1.0) for each in "ab"
+    )
+    compared = Compared(
+        metric="command_time_s", settings=settings, differences=(difference(values, values),), notes=("[/note]",)
+    )
+    shown = console()
+    render_compared(compared, shown)
+    assert [text(shown).count(f"['[/{each}]']") for each in "ab"] == [2, 2]
+    shown = console()
+    render_runs([run(link_rate="[/1gbit]")], [], shown)
+    assert "[/1gbit]" in text(shown)

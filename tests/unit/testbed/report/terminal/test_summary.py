@@ -14,7 +14,7 @@ from rich.console import Console
 from testbed.record import number_text
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
-from testbed.record.summary import PrometheusSummary, StagesSummary, StorageSummary
+from testbed.record.summary import CommandSummary, PrometheusSummary, StagesSummary, StorageSummary
 from testbed.report.terminal.summary import LiveProgress, render_summary
 
 Make = Callable[..., Record]
@@ -252,3 +252,11 @@ def test_what_prometheus_saw_is_reported_with_the_command_that_shows_it_again(re
     text = " ".join(stream.getvalue().split())
     assert "12 scrapes of 148 series; its counters are the record's; alerts fired: LinkSaturated (8)" in text
     assert "prometheus --config.file=/dev/null --storage.tsdb.path=results/r/prometheus/data" in text
+
+
+def test_a_command_in_brackets_is_no_markup(record: Make) -> None:
+    command = CommandSummary(
+        argv=["[/bin/x]"], backend=None, redirected=[], launcher=False, start_s=0.0, time_s=4.2, workers=[]
+    )
+    made = record()
+    assert "'[/bin/x]'" in rendered(replace(made, summary=made.summary.model_copy(update={"command": command})))
