@@ -35,6 +35,7 @@ from testbed.metrics.families import PORT
 from testbed.metrics.server import FIX, PROGRAM
 from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import unsupported
+from testbed.plan.silence import out_of_time
 from testbed.system.kernel import has_sysctl, require_descriptors
 from testbed.system.native import build
 from testbed.system.native.libraries import build_libraries
@@ -162,12 +163,14 @@ def plan_in_theory(experiment: Experiment) -> Plan:
 def plan_here(experiment: Experiment) -> Plan:
     """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
 
-    Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
-    MissingRequirementError for transports that its kernel has not.
+    Raises SpecError for combinations that cannot be right, for cores that this machine has not and for timeouts that
+    cannot be kept; MissingRequirementError for transports that its kernel has not.
     """
     plan = plan_in_theory(experiment)
     if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(missing))
+    if late := out_of_time(plan):
+        raise SpecError("\n".join(late))
     if plan.experiment.host_cost == "real":
         _require_cores_for_links(plan)
     if missing := _missing_for_transports(plan):

@@ -39,7 +39,6 @@ from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import Prediction, at_once_bytes, exchanged_alone, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
-from testbed.plan.silence import require_in_time, silence_incompatibilities
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
@@ -322,11 +321,7 @@ def make_plan(
     Raises SpecError for combinations that cannot be right.
     """
     clock, dilation_reason = _clock(experiment, chosen_dilation)
-    incompatibilities = [
-        *experiment.workload.incompatibilities(experiment),
-        *storage_incompatibilities(experiment),
-        *silence_incompatibilities(experiment),
-    ]
+    incompatibilities = [*experiment.workload.incompatibilities(experiment), *storage_incompatibilities(experiment)]
     if incompatibilities:
         raise SpecError("\n".join(incompatibilities))
     if experiment.host_cost == "real" and (refused := _unsharable(experiment)):
@@ -450,18 +445,6 @@ def make_plan(
     congestion = channel.congestion_control or "cubic"
     # With a share of its own, each host has a core of its own in virtual time.
     virtual_costs = replace(costs, num_cores=None) if experiment.host_cost == "real" else clock.virtual(costs)
-    prediction = predict(
-        experiment,
-        collective,
-        buckets,
-        requested_exchanges,
-        directions,
-        world,
-        all_paths=all_paths,
-        latency_s=longest_s,
-        costs=virtual_costs,
-    )
-    require_in_time(experiment, requested_exchanges, prediction)
     return Plan(
         experiment=experiment,
         clock=clock,
@@ -502,7 +485,17 @@ def make_plan(
                 experiment.mtu,
             ).values()
         ),
-        prediction=prediction,
+        prediction=predict(
+            experiment,
+            collective,
+            buckets,
+            requested_exchanges,
+            directions,
+            world,
+            all_paths=all_paths,
+            latency_s=longest_s,
+            costs=virtual_costs,
+        ),
         costs=virtual_costs,
         network_info=network_info,
         paths=all_paths,
