@@ -91,7 +91,7 @@ def _explain(path: Path, item: Any, data: Mapping[Any, Any], model: type[BaseMod
 
 @cache
 def _schema_of(model: type[BaseModel]) -> Mapping[str, Any]:
-    """Made once: it takes 50 ms of a spec's, and a spec may have many errors."""
+    """Made once: it takes half a second of a spec's, and a spec may have many errors."""
     return model.model_json_schema(by_alias=True)
 
 
