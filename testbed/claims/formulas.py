@@ -3,9 +3,9 @@
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
     ast.Add: operator.add,
@@ -14,6 +14,8 @@ _BINARY: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }
+_OF_ONE: Final = frozenset(("abs", "log2", "sqrt", "ceil"))
+"""Functions of one number; the others are of two or more."""
 _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
     "min": min,
     "max": max,
@@ -29,27 +31,36 @@ class FormulaError(ValueError):
 
 
 def evaluate(formula: str, numbers: Mapping[str, float | None]) -> float:
-    """Its value. Raises FormulaError that says which name is unknown, which number a run does not have, or what cannot
-    be computed."""
+    """Its value, finite. Raises FormulaError that says which name is unknown, which number a run does not have, or what
+    cannot be computed."""
     try:
-        return _value(_parsed(formula), numbers)
+        value = _value(_parsed(formula).node, numbers)
     except (ZeroDivisionError, OverflowError, ValueError) as error:
         raise error if isinstance(error, FormulaError) else FormulaError(f"{formula}: {error}") from None
+    if not math.isfinite(value):
+        raise FormulaError(f"{formula}: {value:g} is no number to judge")
+    return value
 
 
 def names_in(formula: str) -> frozenset[str]:
-    """The numbers it names. Raises FormulaError."""
-    found: set[str] = set()
-    _collect(_parsed(formula), found)
-    return frozenset(found)
+    """The numbers it names. Raises FormulaError for what is none whatever they are."""
+    return _parsed(formula).names
+
+
+class _Parsed(NamedTuple):
+    node: ast.expr
+    names: frozenset[str]
 
 
 @lru_cache(maxsize=1024)
-def _parsed(formula: str) -> ast.expr:
+def _parsed(formula: str) -> _Parsed:
     try:
-        return ast.parse(formula, mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise FormulaError(f"{formula!r} is no formula: {error}") from None
+        node = ast.parse(formula, mode="eval").body
+        return _Parsed(node, frozenset(_names(node)))
+    except FormulaError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise FormulaError(f"{formula[:80]!r} is no formula: {error}") from None
 
 
 def _name(node: ast.expr) -> str | None:
@@ -63,17 +74,19 @@ def _name(node: ast.expr) -> str | None:
 
 def _value(node: ast.expr, numbers: Mapping[str, float | None]) -> float:
     match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+        case ast.Constant(value=int() | float() as number):
             return float(number)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, numbers)
         case ast.BinOp(left=left, op=symbol, right=right) if type(symbol) in _BINARY:
-            return float(_BINARY[type(symbol)](_value(left, numbers), _value(right, numbers)))
-        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if function in _FUNCTIONS:
+            found = _BINARY[type(symbol)](_value(left, numbers), _value(right, numbers))
+            if isinstance(found, complex):
+                raise FormulaError(f"{ast.unparse(node)}: a root of a number below 0")
+            return float(found)
+        case ast.Call(func=ast.Name(id=function), args=arguments):
             return float(_FUNCTIONS[function](*(_value(argument, numbers) for argument in arguments)))
     name = _name(node)
-    if name is None:
-        raise FormulaError(f"{ast.unparse(node)!r}: only + - * / **, numbers, names and {', '.join(_FUNCTIONS)}")
+    assert name is not None, "the formula was checked when it was parsed"
     if name not in numbers:
         raise FormulaError(f"{name}: no such number; allowed: {', '.join(sorted(numbers))}")
     value = numbers[name]
@@ -82,16 +95,23 @@ def _value(node: ast.expr, numbers: Mapping[str, float | None]) -> float:
     return value
 
 
-def _collect(node: ast.expr, found: set[str]) -> None:
-    if (name := _name(node)) is not None:
-        found.add(name)
-        return
+def _names(node: ast.expr) -> Iterator[str]:
+    """Those of a formula; raises FormulaError where it is none."""
     match node:
-        case ast.BinOp(left=left, right=right):
-            _collect(left, found)
-            _collect(right, found)
-        case ast.UnaryOp(operand=operand):
-            _collect(operand, found)
-        case ast.Call(args=arguments):
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            yield from _names(operand)
+        case ast.BinOp(left=left, op=symbol, right=right) if type(symbol) in _BINARY:
+            yield from _names(left)
+            yield from _names(right)
+        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if function in _FUNCTIONS:
+            if (len(arguments) != 1) if function in _OF_ONE else (len(arguments) < 2):
+                wanted = "one number" if function in _OF_ONE else "two numbers or more"
+                raise FormulaError(f"{ast.unparse(node)!r}: {function} is of {wanted}")
             for argument in arguments:
-                _collect(argument, found)
+                yield from _names(argument)
+        case _ if (name := _name(node)) is not None:
+            yield name
+        case _:
+            raise FormulaError(f"{ast.unparse(node)!r}: only + - * / **, numbers, names and {', '.join(_FUNCTIONS)}")

@@ -5,7 +5,8 @@ carries, in bytes a second (headers and framing taken off), `a` one-way latency 
 planned. `sent_bytes` and `received_bytes`: of an average worker's link in an iteration, headers included.
 `read_s`: what the storage node's disk, or the most loaded link behind it, needs for all that workers read before the
 first iteration.
-`R` rate of a worker's link in bit/s, headers included; `c` bytes of gradients over those that compression leaves of
+`R` rate of a worker's link in bit/s, headers included (like `B` and what rests on it not there where workers' links
+differ); `c` bytes of gradients over those that compression leaves of
 them, as planned. `what_if.scaling_factor`: of the same trace and compression if the links were fully used
 (`testbed/theory/what_if.py`), and
 `what_if.link_share` the part of a worker's link that carries gradients then, in the mean over an iteration; there where
@@ -47,8 +48,13 @@ def planned_numbers(plan: Plan) -> dict[str, float | None]:
 
 
 def _link_rate_bps(plan: Plan) -> float | None:
-    """Of every worker's link; None where the topology says the rate of each."""
-    return None if plan.experiment.topology.sets_rates else plan.experiment.link.rate_bps
+    """Of every worker's link, or of every host's where workers share hosts; None where they differ."""
+    own = [each for each in plan.directions if any(map(_is_worker, each.hop))]
+    if plan.experiment.workers_per_host.count > 1:
+        hosts = {node for each in own for node in each.hop}
+        own = [each for each in plan.directions if each not in own and not hosts.isdisjoint(each.hop)]
+    rates_bps = {each.requested.rate_bps for each in own}
+    return rates_bps.pop() if len(rates_bps) == 1 else None
 
 
 def _compression_ratio(plan: Plan) -> float:

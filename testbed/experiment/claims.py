@@ -73,8 +73,9 @@ class Numbers(_Part):
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
         return ()
 
-    def counted(self, measured: Sequence[float], model: Sequence[float]) -> Sequence[int]:  # noqa: ARG002 (others need it)
-        """Which points the number is taken of, by index; `model` is empty where the claim has none."""
+    def counted(self, measured: Sequence[float], model: Sequence[float], *, relative: bool) -> Sequence[int]:  # noqa: ARG002 (others need them)
+        """Which points the number is taken of, by index; `model` is empty where the claim has none, `relative` whether
+        what is expected is a share of it."""
         return range(len(measured))
 
 
@@ -145,7 +146,9 @@ class Spread(Numbers):
     kind: Literal["spread"]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
-        """The largest value over the smallest, at least 1."""
+        """The largest value over the smallest, at least 1. Raises ValueError for any that is not above 0."""
+        if min(values) <= 0:
+            raise ValueError(f"a spread is of numbers above 0 (got {min(values):g})")
         return max(values) / min(values)
 
 
@@ -190,7 +193,7 @@ class First(Numbers):
 
 class Crossing(Numbers):
     """The smallest `over` at which some points are no longer below others, by a straight line through the logarithm of
-    their ratio: where one way becomes worse than the other."""
+    the ratio of their medians: where one way becomes worse than the other."""
 
     kind: Literal["crossing"]
     in_units_of_over: ClassVar[bool] = True
@@ -206,18 +209,16 @@ class Crossing(Numbers):
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where they stay below everywhere."""
-        sides = [
-            {
-                row.numbers[self.over]: value
-                for row, value in zip(rows, values, strict=True)
-                if matches(row.settings, settings)
-            }
-            for settings in (self.of, self.to)
-        ]
+        sides: list[dict[float, list[float]]] = [{}, {}]
+        for row, value in zip(rows, values, strict=True):
+            for side, settings in zip(sides, (self.of, self.to), strict=True):
+                if matches(row.settings, settings):
+                    side.setdefault(row.numbers[self.over], []).append(value)
         places = sorted(sides[0].keys() & sides[1].keys())
         if len(places) < 2:
             raise ValueError(f"at least two places that both have are needed (got {len(places)})")
-        return _reached([(place, math.log(sides[0][place] / sides[1][place])) for place in places], 0.0)
+        first, second = ({place: statistics.median(side[place]) for place in places} for side in sides)
+        return _reached([(place, math.log(first[place] / second[place])) for place in places], 0.0)
 
 
 class RankCorrelation(Numbers):
@@ -248,7 +249,8 @@ class Extreme(Numbers):
 
 
 class Farthest(Numbers):
-    """The point at which the measured number is farthest from the model's, absolutely: all others are nearer."""
+    """The point at which the measured number is farthest from the model's, in shares of that where the claim expects
+    `within`, else absolutely: all others are nearer."""
 
     kind: Literal["farthest"]
     over: str | None = None
@@ -259,9 +261,14 @@ class Farthest(Numbers):
         """For the figure alone."""
         return () if self.over is None else (self.over,)
 
-    def counted(self, measured: Sequence[float], model: Sequence[float]) -> Sequence[int]:
+    def counted(self, measured: Sequence[float], model: Sequence[float], *, relative: bool) -> Sequence[int]:
         """That point alone."""
         differences = [abs(one - other) for one, other in zip(measured, model, strict=True)]
+        if relative:
+            differences = [
+                off / abs(other) if other else (math.inf if off else 0.0)
+                for off, other in zip(differences, model, strict=True)
+            ]
         return [differences.index(max(differences))]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
@@ -356,6 +363,8 @@ class Claim(_Part):
             raise ValueError("expect: `within` and `difference` compare with a `model`; write its formula")
         if self.take.needs_model and self.model is None:
             raise ValueError(f"take: `{self.take.kind}` is from a `model`; write its formula")
+        if self.take.needs_model and self.expect.within is not None and self.expect.difference is not None:
+            raise ValueError(f"expect: `within` and `difference` have a point each that is `{self.take.kind}`; say one")
         return self
 
 

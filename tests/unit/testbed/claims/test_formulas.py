@@ -36,10 +36,28 @@ def test_it_computes(formula: str, value: float) -> None:
         ("W @ S", "only"),
         ("W.__class__.x", "no such number"),
         ("(lambda: 1)()", "only"),
+        ("min(W)", "min is of two numbers or more"),
+        ("max()", "max is of two numbers or more"),
+        ("log2(W, 2)", "log2 is of one number"),
+        ("abs(*W)", "only"),
+        ("+".join(["1"] * 5000), "is no formula"),
     ],
 )
 def test_anything_else_is_refused_with_the_place(formula: str, message: str) -> None:
     with pytest.raises(FormulaError, match=message.replace("(", r"\(").replace("*", r"\*")):
+        evaluate(formula, NUMBERS)
+
+
+@pytest.mark.parametrize("formula", ["W @ S", "min(W)", "log2(4, 2)", "True", "W if W else S", "[W][0]"])
+def test_what_no_numbers_make_a_formula_is_refused_before_anything_runs(formula: str) -> None:
+    with pytest.raises(FormulaError):
+        names_in(formula)
+
+
+@pytest.mark.parametrize("formula", ["(a - W) ** 0.5", "1e400", "1e400 - 1e400", "sqrt(-W)"])
+def test_what_is_no_real_number_is_not_judged(formula: str) -> None:
+    assert names_in(formula) <= {"a", "W"}
+    with pytest.raises(FormulaError):
         evaluate(formula, NUMBERS)
 
 

@@ -1,5 +1,6 @@
 """A claim is judged by its points, and only as good as the runs below it."""
 
+import math
 from typing import Any
 
 from testbed.claims.judge import Judgement, Point, judge
@@ -74,4 +75,14 @@ def test_the_point_farthest_from_the_model_decides_and_is_the_one_that_is_shown(
     far = judged({2: 4.1, 4: 8.3, 8: 15.6}, take=take, expect={"difference": 0.35})
     assert (far.state, far.measured, far.model) == ("fails", 15.6, 16.0)
     assert [point.over for point in far.points] == [2.0, 4.0, 8.0]
+    share = judged({2: 5.0, 4: 8.3, 8: 17.4}, take=take)
+    assert (share.state, share.measured, share.model) == ("fails", 5.0, 4.0), "1.4 of 16 is farther, and within 10 %"
     assert judged({2: 4.1, 4: None}, take=take, expect={"difference": 1}).state == "not judged"
+
+
+def test_what_is_no_number_is_not_judged() -> None:
+    take, expect = {"kind": "most"}, {"at_most": 9}
+    for first_s, second_s in ((4.1, math.nan), (math.nan, 4.1), (4.1, math.inf)):
+        assert judged({2: first_s, 4: second_s}, take=take, expect=expect).state == "not judged"
+    assert judged({2: 4.1}, of="(time_s - W ** 3) ** 0.5", take=take, expect=expect).state == "not judged"
+    assert judged({2: -1.0, 4: 5.0}, take={"kind": "spread"}, expect=expect).state == "not judged"

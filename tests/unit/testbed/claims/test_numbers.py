@@ -59,6 +59,19 @@ def test_a_topology_that_says_every_rate_leaves_none_to_a_formula() -> None:
     assert numbers["W"] == 4
 
 
+@pytest.mark.parametrize("hop", ["w1-s0", "w1->s0", "s0->w1"])
+def test_one_worker_s_link_that_differs_leaves_no_rate_to_a_formula(hop: str) -> None:
+    computing = {"kind": "synthetic", "layers": ["1MiB"], "forward": "100ms", "backward": "0s"}
+    numbers = planned_numbers(plan(workload=computing, links={hop: {"rate": "8mbit"}}))
+    assert (numbers["R"], numbers["B"], numbers["what_if.scaling_factor"]) == (None, None, None)
+
+
+def test_workers_that_share_hosts_have_their_hosts_links() -> None:
+    shared = {"count": 2, "link": {"rate": "1gbit"}}
+    assert planned_numbers(plan(workers_per_host=shared))["R"] == 80e6
+    assert planned_numbers(plan(workers_per_host=shared, links={"h1-s0": {"rate": "8mbit"}}))["R"] is None
+
+
 def link(sender: str, receiver: str, **keys: Any) -> LinkSummary:
     return LinkSummary.model_validate(
         {

@@ -42,6 +42,8 @@ def test_a_slope_and_how_straight_the_line_is() -> None:
 def test_farthest_is_from_a_model() -> None:
     with pytest.raises(SpecError, match="`farthest` is from a `model`"):
         parse_claims([claim(take={"kind": "farthest"}, expect={"at_least": 1})])
+    with pytest.raises(SpecError, match="have a point each that is `farthest`; say one"):
+        parse_claims([claim(take={"kind": "farthest"}, model="1", expect={"within": "5%", "difference": 1})])
 
 
 def test_a_ratio_is_of_medians() -> None:
@@ -54,6 +56,8 @@ def test_a_ratio_is_of_medians() -> None:
 
 def test_a_spread_and_extremes() -> None:
     assert taken({"kind": "spread"}, [2, 3, 4]) == 2
+    with pytest.raises(ValueError, match=r"above 0 \(got -1\)"):
+        taken({"kind": "spread"}, [-1, 5])
     assert [taken({"kind": kind}, [2, 3, 7]) for kind in ("least", "median", "mean", "most")] == [2, 3, 4, 7]
 
 
@@ -78,6 +82,13 @@ def test_a_crossing_lies_where_the_ratio_is_one() -> None:
     assert taken(take, [5, 4, 2, 4, 3, 4], [1, 1, 2, 2, 4, 4], kind=kinds) == 1
     with pytest.raises(ValueError, match="at least two places"):
         taken(take, [1, 4, 2], [1, 1, 2], kind=["tree", "ring", "tree"])
+
+
+def test_a_crossing_takes_the_median_of_points_at_one_place_whatever_their_order() -> None:
+    take = {"kind": "crossing", "over": "size", "of": {"kind": "tree"}, "to": {"kind": "ring"}}
+    kinds, over = ["tree", "tree", "tree", "ring", "tree", "ring"], [1, 1, 1, 1, 2, 2]
+    for at_one in ([1, 9, 1], [9, 1, 1], [1, 1, 9]):
+        assert taken(take, [*at_one, 2, 4, 2], over, kind=kinds) == pytest.approx(1.5)
 
 
 def test_ranks_that_go_together() -> None:
