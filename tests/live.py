@@ -14,7 +14,7 @@ from testbed.live.messages import Opening
 from testbed.live.translation import opening
 from testbed.plan.plan import make_plan
 from testbed.record.frames import BACKLOG_SCHEMA, CHANGE_SCHEMA
-from testbed.record.reader import Record, load
+from testbed.record.reader import CHECKSUMS, Record, load
 from tests.unit.testbed.conftest import Model, Scenario, make_record
 
 Batch = tuple[float, str, list[dict[str, Any]]]
@@ -84,6 +84,7 @@ def recorded(directory: Path, scenario: Scenario, **settings: Any) -> Record:
     (directory / "plan.json").write_text(json.dumps(planned(given)))
     (directory / "spec.yaml").write_text(given.to_yaml())
     pl.DataFrame(probes(Model(scenario)), schema=BACKLOG_SCHEMA).write_parquet(directory / "backlog.parquet")
+    (directory / CHECKSUMS).unlink()
     return load(directory)
 
 

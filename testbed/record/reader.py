@@ -13,6 +13,7 @@
       changes.parquet     one row per setting of a link direction that changed meanwhile (CHANGE_SCHEMA)
       stages.parquet      one row per worker and stretch of starting or reading data (STAGE_SCHEMA)
       waits.parquet       one row per stretch in which threads of a host waited for a core (WAIT_SCHEMA)
+      SHA256SUMS          checksums of the tables, which are compared when one is read (`sha256sum -c SHA256SUMS`)
       summary.json        the contract for scripts (testbed.record.summary)
       report.html         the same for people; report.md the same as Markdown
       report-figures/     its figures as SVG and PNG, where `testbed report` wrote them
@@ -26,6 +27,7 @@ dilation k, virtual time is wall time divided by k. Everything in `summary.json`
 :func:`load` reads a finished one; testbed.record.writer writes it while the run goes on.
 """
 
+import hashlib
 import json
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ from testbed.record.migrations import LATER_FRAMES, migrated, with_host_to_devic
 from testbed.record.summary import Summary
 
 DOCUMENTS: Final = ("plan", "environment", "calibration")
+CHECKSUMS: Final = "SHA256SUMS"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +145,13 @@ def load_summary(path: Path) -> Summary:
         raise SpecError(f"{path}: {field}: {first['msg']}") from error
 
 
+def _checksums(record: Path) -> dict[str, str]:
+    """By file, as sha256sum writes them; none where the record was made before there were any, or is being made."""
+    path = record / CHECKSUMS
+    lines = _load_text(path).splitlines() if path.exists() else []
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
 def load_frame(record: Path, name: str) -> pl.DataFrame:
     """The table of that name (testbed.record.frames) of a record, in this version's columns; empty where the record was
     made before there was such a table. Raises SpecError when it cannot be read, or has other columns."""
@@ -149,8 +159,16 @@ def load_frame(record: Path, name: str) -> pl.DataFrame:
     if name in LATER_FRAMES and not path.exists():
         return pl.DataFrame(schema=schema)
     try:
-        frame = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
+        content = path.read_bytes()
+        expected = _checksums(record).get(path.name)
+        if expected not in (None, hashlib.sha256(content).hexdigest()):
+            raise SpecError(
+                f"{path} is not what the run wrote, says {CHECKSUMS} beside it; get it from a copy, or remove "
+                f"{CHECKSUMS} if you have changed it"
+            )
+        frame = pl.read_parquet(content)
+    # Polars panics at some damage; that is no Exception.
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise SpecError(f"{path} cannot be read: {error}") from error
     if name == "iterations":
         frame = with_host_to_device(frame)

@@ -1,5 +1,6 @@
 """Writes a record while its run goes on (its parts: testbed.record.reader)."""
 
+import hashlib
 import json
 import threading
 import time
@@ -12,7 +13,7 @@ import polars as pl
 
 from testbed.errors import MissingRequirementError
 from testbed.record.frames import FRAMES
-from testbed.record.reader import DOCUMENTS
+from testbed.record.reader import CHECKSUMS, DOCUMENTS
 from testbed.record.summary import Summary
 
 _FLUSH_INTERVAL_S: Final = 5.0
@@ -147,6 +148,10 @@ class RecordWriter:
     def finish(self, summary: Summary) -> None:
         """Complete the record. A document never written becomes `{}`: the run ended before it was known."""
         self.flush()
+        with _writing(self.directory / CHECKSUMS):
+            tables = [self.directory / f"{name}.parquet" for name in FRAMES]
+            lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in tables]
+        replace_text(self.directory / CHECKSUMS, "".join(lines))
         for name in DOCUMENTS:
             if not (self.directory / f"{name}.json").exists():
                 self._write_json(name, {})

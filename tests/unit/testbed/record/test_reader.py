@@ -8,7 +8,7 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.record.frames import LINK_SCHEMA
-from testbed.record.reader import Record, load
+from testbed.record.reader import CHECKSUMS, Record, load, load_frame
 from testbed.record.summary import Summary
 
 Make = Callable[..., Record]
@@ -49,7 +49,8 @@ def test_what_is_not_a_record_is_refused_in_words(tmp_path: Path, record: Make) 
         ("plan.json", "[]", "holds no JSON object"),
         ("plan.json", b"\xff\xfe", r"plan\.json cannot be read"),
         ("spec.yaml", b"\xff\xfe", r"spec\.yaml cannot be read"),
-        ("links.parquet", "not parquet", r"links\.parquet cannot be read"),
+        ("links.parquet", "not parquet", r"links\.parquet is not what the run wrote, says SHA256SUMS"),
+        (CHECKSUMS, b"\xff\xfe", "SHA256SUMS cannot be read"),
         ("summary.json", '{"schema_version": 99}', "schema_version is 99; this version reads 2 to 3"),
         ("summary.json", '{"schema_version": 3}', r"summary\.json: name: Field required"),
     ],
@@ -64,5 +65,25 @@ def test_damage_is_named(record: Make, name: str, content: str | bytes, message:
 def test_frames_of_another_kind_are_refused(record: Make) -> None:
     path = record().path
     pl.DataFrame({"x": [1]}).write_parquet(path / "links.parquet")
+    (path / CHECKSUMS).unlink()
     with pytest.raises(SpecError, match="other columns"):
         load(path)
+
+
+def test_a_byte_that_has_changed_is_seen_where_the_table_can_still_be_read(record: Make) -> None:
+    path = record().path
+    table = path / "iterations.parquet"
+    whole = table.read_bytes()
+    for at in range(0, len(whole), 997):
+        table.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        with pytest.raises(SpecError, match=r"iterations\.parquet is not what the run wrote"):
+            load_frame(path, "iterations")
+
+
+def test_a_table_at_which_polars_panics_cannot_be_read(tmp_path: Path) -> None:
+    """Of a record that was made before there were checksums."""
+    content = bytearray(Path("tests/records/version_3/iterations.parquet").read_bytes())
+    content[88] ^= 0xFF
+    (tmp_path / "iterations.parquet").write_bytes(content)
+    with pytest.raises(SpecError, match=r"iterations\.parquet cannot be read"):
+        load_frame(tmp_path, "iterations")

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from testbed.record.reader import load_frame
+from testbed.record.reader import CHECKSUMS, load_frame
 from testbed.record.summary import Summary
 from testbed.report.comparison.markdown import sweep_markdown
 from testbed.report.comparison.points import ComparedPoint, Comparison
@@ -30,6 +30,7 @@ def trained(directory: Path, loss: pl.Expr, *, num_iterations: int = LENGTH, com
     frame = pl.read_parquet(path).with_columns(step=pl.col("index").cast(pl.Float64))
     measured = pl.col("phase") == "measured"
     frame.with_columns(loss=pl.when(measured).then(loss).otherwise(pl.col("loss"))).drop("step").write_parquet(path)
+    (directory / CHECKSUMS).unlink()
     return summary
 
 
