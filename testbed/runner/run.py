@@ -306,6 +306,7 @@ class _Run:
             try:
                 bench.work(recorder, timeout_s=WORK_TIMEOUT_S, stdin=self.stdin)
             finally:
+                bench.links.close()  # while the sampler is there, which tells its changes from those of others
                 exporter.watch_lateness(dict)
                 found.redirected = redirections(bench.redirected)
         if server is not None:
@@ -314,7 +315,6 @@ class _Run:
             found.prometheus = compare(server, self.writer.frame("links"), epoch_s=found.epoch_s)
             server.stop()
             found.overhead_s["prometheus"] += time.monotonic() - ended_s
-        bench.links.close()
         found.captures = captures.results
         scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
         found.num_changes_not_reached = len(scheduled) - bench.links.num_scheduled_done

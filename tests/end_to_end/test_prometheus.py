@@ -5,8 +5,10 @@ import json
 import re
 import shlex
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,11 @@ import polars as pl
 import pytest
 import yaml
 
+from testbed.errors import SpecError
 from testbed.hosts.clean import leftovers
 from testbed.metrics.server import RULES, reopen_command
+from testbed.record.status import alive_runs, read_status
+from testbed.runner.link_client import change_links
 from tests.here import invoke, summary_of
 from tests.loopback import free_port
 
@@ -36,11 +41,37 @@ metrics: {port: 0}
 """
 
 
+def change_after_work(known: set[str], ended: threading.Event) -> str:
+    """What a run that is none of those known answers to a change while it is compared with Prometheus."""
+    while not ended.wait(0.01):
+        for run_id in set(alive_runs()) - known:
+            status = read_status(run_id)
+            if status is not None and (status.name, status.phase) == ("watched", "compare with Prometheus"):
+                try:
+                    return str(change_links(run_id, "w0-s0", {"rate": "30mbit"}))
+                except SpecError as error:
+                    return str(error)
+    return "the run was never compared with Prometheus"
+
+
 @pytest.fixture(scope="module")
-def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The run's summary, and what it answered to a change of a link once its workers had ended."""
     output = tmp_path_factory.mktemp("records")
     (output / "watched.yaml").write_text(SPEC)
-    return summary_of(invoke("run", output / "watched.yaml", "--output", output, "--prometheus", "--json"))
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(change_after_work, set(alive_runs()), ended)
+        try:
+            done = invoke("run", output / "watched.yaml", "--output", output, "--prometheus", "--json")
+        finally:
+            ended.set()
+        return summary_of(done), answer.result()
+
+
+@pytest.fixture(scope="module")
+def summary(watched: tuple[dict[str, Any], str]) -> dict[str, Any]:
+    return watched[0]
 
 
 class Reopened:
@@ -93,6 +124,11 @@ def test_its_counters_are_the_records_and_it_leaves_nothing(summary: dict[str, A
     assert seen["num_scrapes"] >= 3
     assert not [reason for reason in summary["reasons"] if "Prometheus" in reason]
     assert leftovers(summary["run_id"]) == []
+
+
+def test_no_link_changes_once_the_workers_have_ended(watched: tuple[dict[str, Any], str]) -> None:
+    """Nobody would record it, and the sampler has gone that tells the run's own changes from those of others."""
+    assert watched[1].startswith("links cannot be changed now")
 
 
 def test_the_record_opened_again_has_the_last_counters_to_the_byte(summary: dict[str, Any], reopened: Reopened) -> None:
