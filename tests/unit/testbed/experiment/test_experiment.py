@@ -199,7 +199,7 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
     max_leaves=6,
 )
-KNOWN = st.sampled_from([*Experiment.model_json_schema(by_alias=True)["properties"], *SWEEP_KEYS])
+KNOWN = st.sampled_from([*(field.alias or name for name, field in Experiment.model_fields.items()), *SWEEP_KEYS])
 NESTED = st.dictionaries(
     st.sampled_from(
         [

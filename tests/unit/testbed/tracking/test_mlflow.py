@@ -3,15 +3,18 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from mlflow import MlflowClient
 
 from testbed.errors import MissingRequirementError
 from testbed.record.reader import load
 from testbed.tracking.mlflow import write
 from testbed.tracking.numbers import tracked
 from tests.unit.testbed.tracking.test_numbers import RECORD, judged
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 @pytest.fixture
@@ -21,12 +24,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return (tmp_path / "mlruns").as_uri()
 
 
+def reader(place: str) -> "MlflowClient":
+    """MLflow's client, which takes more than a second to import: whoever only collects this file does without."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=place)
+
+
 def test_everything_is_read_back(place: str) -> None:
     run = tracked(load(RECORD))
     before = dict(os.environ)
     assert write(run, place)
     assert dict(os.environ) == before
-    client = MlflowClient(tracking_uri=place)
+    client = reader(place)
     experiment = client.get_experiment_by_name("quickstart")
     assert experiment is not None
     (found,) = client.search_runs([experiment.experiment_id])
@@ -45,7 +55,7 @@ def test_everything_is_read_back(place: str) -> None:
 
 def test_a_run_that_does_not_stand_has_failed_and_its_numbers_are_named_so(tmp_path: Path, place: str) -> None:
     write(tracked(judged(tmp_path, "invalid", "the links were slower")), place)
-    client = MlflowClient(tracking_uri=place)
+    client = reader(place)
     (found,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])
     assert found.info.status == "FAILED"
     assert found.data.tags["testbed.outcome"] == "invalid"
@@ -55,7 +65,7 @@ def test_a_run_that_does_not_stand_has_failed_and_its_numbers_are_named_so(tmp_p
 
 def test_a_run_is_written_once_and_what_was_cut_short_is_written_again(place: str) -> None:
     run = tracked(load(RECORD))
-    client = MlflowClient(tracking_uri=place)
+    client = reader(place)
     experiment_id = client.create_experiment(run.name)
     half = client.create_run(experiment_id, tags=dict(run.tags))
     assert write(run, place)
@@ -71,7 +81,7 @@ def test_paths_with_signs_that_mlflow_does_not_take_and_long_values_are_written_
         "workload.layers": "7," * 5000,
     }
     write(replace(tracked(load(RECORD)), parameters=parameters), place)
-    client = MlflowClient(tracking_uri=place)
+    client = reader(place)
     (found,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])
     assert found.data.params["links.w0-_3e_s0.rate"] == "10mbit"
     assert found.data.params["hosts.w_2a_.cpu"] == "2"
