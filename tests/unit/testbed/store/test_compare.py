@@ -137,7 +137,7 @@ def test_a_script_before_and_after_a_change_are_two_settings(tmp_path: Path) -> 
     assert [setting.name for setting in compare(records).settings] == ["quickstart aaaaaaaa", "quickstart bbbbbbbb"]
 
 
-def test_versions_are_told_apart_by_their_code(tmp_path: Path) -> None:
+def test_versions_differ_where_their_code_does(tmp_path: Path) -> None:
     records = turns(tmp_path, 2, factor=1.0)
     for number, path in enumerate(records):
         document = json.loads((path / "environment.json").read_text()) | {"commit": f"c{number}", "code_sha256": "a"}
