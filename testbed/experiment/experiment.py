@@ -182,7 +182,8 @@ class Experiment(BaseModel):
     much faster, so that only the network decides. `real`: as much as on this machine with a core for each worker
     (`hosts.*.cpu` names other numbers): workers may use 1/k of that CPU time."""
     timeout_s: Time = Field(30.0, alias="timeout", ge=1, le=3600)
-    """A peer that says nothing for this long is lost; virtual seconds, as all times of the run."""
+    """An exchange that takes longer fails, and a worker that says nothing for one and a half times as long, while no
+    bytes cross its interface, is lost; virtual seconds, as all times of the run."""
     metrics: Metrics = Field(default_factory=lambda: Metrics.model_validate({}))
 
     @model_validator(mode="before")
