@@ -324,6 +324,7 @@ class Deployment:
         commands = stage.tc_changes(before)
         if commands:
             host.execute(["tc", "-batch", "-"], stdin="\n".join([*commands, ""]))
+            _run_if_known(host, stage.tc_commands_if_known())
             found += stage.differences(self._state(self.plan.node(node)))
         daemon, relayed = self._program_of(direction), stage.relay_argument()
         if daemon is not None:

@@ -200,13 +200,13 @@ class Plan:
             )
             if wrong:
                 raise SpecError("\n".join(wrong))
-            stage = delay_backends()[stage.backend].stage(
+            then = delay_backends()[stage.backend].stage(
                 spec,
                 interface=stage.interface,
                 index=next(index for index, each in enumerate(self.directions) if each.hop == direction.hop),
                 seed=self.experiment.seed,
             )
-            stage.tc_changes(direction.delay_stage)  # refuses what it cannot become, before anything is changed
+            stage = then.following(stage)
         shaper = direction.shaper
         if shaper is not None:
             shaper = _shaper(shaper.interface, spec, self.clock, self.delay_backend)

@@ -6,6 +6,7 @@ Not collected by a plain pytest run (`norecursedirs`): the machine it needs is n
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,6 @@ def test_everything_drawn_reads_back_and_changes_in_place(tmp_path: Path) -> Non
         stage = direction.delay_stage
         assert isinstance(stage, NetemStage)
         calmer = LinkSpec.model_validate({"delay": "10ms", "jitter": {"deviation": "1ms"}, "loss": "1%"})
-        changed = Netem().stage(calmer, interface=stage.interface, index=0, seed=1)
-        host = deployment.hosts[direction.receiver.node]
-        host.execute(["tc", "-batch", "-"], stdin="\n".join(changed.tc_changes(stage)) + "\n")
-        state = deployment.read_back()[direction.receiver.node]
-        assert changed.differences(state) == []
+        changed = Netem().stage(calmer, interface=stage.interface, index=0, seed=1).following(stage)
+        deployment.change(replace(direction, requested=calmer, delay_stage=changed), down=False)
+        assert deployment.differences() == []

@@ -210,10 +210,15 @@ class DelayStage:
         """Arguments of `tc` for what only newer kernels and versions of iproute2 have; each may fail."""
         return ()
 
+    def following(self, before: Any) -> "DelayStage":  # noqa: ARG002 (where nothing of it stays)
+        """This stage in the place of the stage `before` of the same port, with what stays of that. Raises SpecError
+        where the one cannot become the other."""
+        return self
+
     def tc_changes(self, before: Any) -> Sequence[str]:  # noqa: ARG002 (where no qdisc takes part)
-        """Lines for `tc -batch` that turn the stage `before` of the same port into this one in place, dropping nothing;
-        then come its `tc_commands_if_known`; its program gets its arguments anew. Raises SpecError where that cannot
-        be."""
+        """Lines for `tc -batch` that turn the stage `before`, which this one is :meth:`following`, into this one in
+        place, dropping nothing; where there are any, its `tc_commands_if_known` come then. Its program gets its
+        arguments anew."""
         return ()
 
     def firewall_rules(self) -> Sequence[str]:

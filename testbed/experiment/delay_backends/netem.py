@@ -4,7 +4,7 @@ Never at the sender, where it would tangle with TCP Small Queues and share its q
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from testbed.errors import SpecError
@@ -13,6 +13,9 @@ from testbed.experiment.link import MTU, GilbertElliott, LinkSpec
 from testbed.experiment.seeds import own_seed
 
 NETEM_HANDLE: Final = "20:"
+_SEED_STEP: Final = 2**49
+"""From the seed of a change to that of the next: more than any seed of a run's links."""
+_NUM_SEEDS: Final = 2**64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +29,9 @@ class NetemStage(DelayStage):
     requested: LinkSpec
     max_packets: int
     seed: int
+    """Of the draws from here on: each change has another, or the same draws would come again with each."""
+    normal_table: bool
+    """Whether netem has the table of the normal distribution: once given, it is used for all jitter."""
 
     def ip_commands(self) -> list[str]:
         """Lines for `ip -batch`."""
@@ -39,29 +45,36 @@ class NetemStage(DelayStage):
                 f"filter add dev {self.interface} parent ffff: protocol all u32 match u32 0 0 "
                 f"action mirred egress redirect dev {self.device}"
             ),
-            f"qdisc add {self._qdisc()}",
+            f"qdisc add {self.qdisc()}",
         ]
 
     def tc_commands_if_known(self) -> list[str]:
         """The seed of losses, duplicates and jitter: Linux 6.6 and iproute2 6.6 have it. Else the kernel draws anew in
         every run; the record's read-back shows which it was."""
-        return [f"qdisc change {self._qdisc()} seed {self.seed}"] if self.requested.draws else []
+        return [f"qdisc change {self.qdisc()} seed {self.seed}"] if self.requested.draws else []
 
-    def tc_changes(self, before: "NetemStage") -> list[str]:
-        """The parameters anew: netem keeps the packets it holds, and their times (sch_netem.c, netem_change).
-
-        Raises SpecError for a change from normal to uniform jitter: netem then keeps its table of the normal one.
-        """
-        was, is_ = before.requested.jitter, self.requested.jitter
-        if was.deviation_s > 0 and was.distribution == "normal" and is_.distribution == "uniform":
+    def following(self, before: "NetemStage") -> "NetemStage":
+        """Raises SpecError for uniform jitter where there has been a normal one, whose table netem keeps, also while
+        there is none."""
+        if before.normal_table and self.requested.jitter_s > 0 and not self.normal_table:
             raise SpecError(
                 "jitter: netem cannot change normal jitter into uniform; start the run with the uniform one"
             )
+        changes = self.qdisc() != before.qdisc()
+        seed = (before.seed + _SEED_STEP * changes) % _NUM_SEEDS
+        return replace(self, seed=seed, normal_table=self.normal_table or before.normal_table)
+
+    def tc_changes(self, before: "NetemStage") -> list[str]:
+        """The parameters anew: netem keeps the packets it holds, and their times (sch_netem.c, netem_change). None
+        where all are as before (a change of the rate, say): many kernels would go on with a seed of their own."""
+        if self.qdisc() == before.qdisc():
+            return []
         # netem_change keeps the share it reorders unless it is given a new one.
         ends = " reorder 0%" if before.requested.reorder > 0 and self.requested.reorder == 0 else ""
-        return [f"qdisc change {self._qdisc()}{ends}"]
+        return [f"qdisc change {self.qdisc()}{ends}"]
 
-    def _qdisc(self) -> str:
+    def qdisc(self) -> str:
+        """What `tc qdisc add` and `tc qdisc change` are given, but for the seed."""
         requested = self.requested
         parts = [f"dev {self.device} root handle {NETEM_HANDLE} netem limit {self.max_packets}"]
         parts.append(f"delay {requested.delay_s * 1e6:.0f}us")
@@ -119,6 +132,9 @@ class NetemStage(DelayStage):
             value = 0.0 if value == {} else value  # tc says nothing of what is not set
             if not isinstance(value, int | float) or abs(value - wanted) > tolerance:
                 found.append(f"{self.device}: netem {what} is {value}, requested {wanted}")
+        seed = options.get("seed", self.seed)  # said where it can be set
+        if requested.draws and seed != self.seed:
+            found.append(f"{self.device}: netem seed is {seed}, requested {self.seed}")
         return found
 
 
@@ -162,6 +178,7 @@ class Netem(DelayBackend):
             requested=link,
             max_packets=link.max_packets_in_flight(MTU),
             seed=own_seed(seed, index),
+            normal_table=link.jitter_s > 0 and link.jitter.distribution == "normal",
         )
 
     def trial(self, program: str, directory: str) -> Sequence[str]:  # noqa: ARG002 (the kernel does it)

@@ -120,9 +120,50 @@ def test_normal_jitter_does_not_become_uniform_in_place() -> None:
     normal, uniform = (
         stage(delay="9ms", jitter={"deviation": "1ms", "distribution": d}) for d in ("normal", "uniform")
     )
-    assert normal.tc_changes(uniform)
-    with pytest.raises(SpecError, match="cannot change normal jitter into uniform"):
-        uniform.tc_changes(normal)
+    calm = stage(delay="9ms")
+    assert normal.following(uniform).tc_changes(uniform)
+    assert uniform.following(calm.following(uniform)).tc_changes(calm)
+    for before in (normal, normal.following(uniform), calm.following(normal), calm.following(calm.following(normal))):
+        with pytest.raises(SpecError, match="cannot change normal jitter into uniform"):
+            uniform.following(before)
+    assert normal.following(calm.following(normal)).normal_table
+
+
+def test_a_change_of_the_rate_alone_lets_the_draws_continue() -> None:
+    fast, slow = (stage(delay="1ms", loss="1%", rate=rate) for rate in ("100mbit", "50mbit"))
+    assert slow.following(fast).tc_changes(fast) == []
+    assert slow.following(fast).seed == fast.seed
+
+
+def test_every_other_change_has_draws_of_its_own_that_follow_from_the_seed() -> None:
+    """Given the same seed again, a trace of ten steps a second would lose the same packets in each of them."""
+
+    def seeds(index: int) -> list[int]:
+        now = Netem().stage(LinkSpec.model_validate({}), interface="s0-eth0", index=index, seed=2**32 - 1)
+        found = [now.seed]
+        for number in range(100):
+            link = LinkSpec.model_validate({"loss": f"{1 + number % 2}%"})
+            before = now
+            now = Netem().stage(link, interface="s0-eth0", index=index, seed=2**32 - 1).following(before)
+            assert now.tc_commands_if_known() == [f"{now.tc_changes(before)[0]} seed {now.seed}"]
+            found.append(now.seed)
+        return found
+
+    assert seeds(0) == seeds(0)
+    assert len({*seeds(0), *seeds(1)}) == 202
+    assert max(seeds(1)) < 2**64
+
+
+def test_a_seed_is_read_back_where_the_kernel_says_it() -> None:
+    drawn, calm = stage(loss="1%"), stage(delay="1ms")
+    options: dict[str, Any] = {"limit": 1000, "loss-random": {"loss": 0.01}, "seed": 65540}
+    root = {"kind": "netem", "dev": "ifb3", "root": True, "options": options}
+    state = {"qdiscs": [root], "redirects": REDIRECTS}
+    assert drawn.differences(state) == []
+    options["seed"] = 7
+    assert drawn.differences(state) == ["ifb3: netem seed is 7, requested 65540"]
+    root["options"] = {"limit": 1000, "delay": {"delay": 0.001}, "seed": 7}
+    assert calm.differences(state) == [], "nothing is drawn"
 
 
 def test_the_seed_is_given_to_kernels_that_take_one_and_only_where_something_is_drawn() -> None:
