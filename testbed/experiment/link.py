@@ -184,8 +184,9 @@ class LinkSettings(_Strict):
         PlainSerializer(_format_queue),
         WithJsonSchema({"type": ["string", "integer"], "description": "bytes, or bandwidth-delay products"}),
     ] = 1_000_000
-    """The queue before the link: `150kB`, or `2bdp`: so many times rate x the delays of both its directions. At least
-    3 packets, or 100kB where packets are super-frames (`packet_mode`); bandwidth-delay products are raised to that."""
+    """The queue before the link: `150kB`, or `2bdp`: so many times rate x the delays of both its directions, also after
+    a change of these. At least 3 packets, or 100kB where packets are super-frames (`packet_mode`); bandwidth-delay
+    products are raised to that."""
     ecn_bytes: Size | None = Field(None, alias="ecn", ge=1, le=MAX_QUEUE_BYTES)
     """Packets that find this much in the queue are marked instead of dropped later; less than the queue."""
     best_effort: bool = False

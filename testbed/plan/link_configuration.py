@@ -5,7 +5,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from testbed.errors import SpecError
-from testbed.experiment.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, UNSHAPED_BPS, LinkOverride, LinkSpec
+from testbed.experiment.link import (
+    MAX_QUEUE_BYTES,
+    MAX_RATE_BPS,
+    MIN_RATE_BPS,
+    UNSHAPED_BPS,
+    DelayProducts,
+    LinkOverride,
+    LinkSpec,
+)
 from testbed.experiment.topologies.base import Edge, Network
 from testbed.plan.paths import Hop
 from testbed.plan.selector import select
@@ -25,6 +33,8 @@ class LinkConfig:
     spec: LinkSpec
     keys: dict[str, str] = field(default_factory=dict)
     """By setting (`rate`, `delay`, ...): the path in the spec; those not named are `link`'s."""
+    products: DelayProducts | None = None
+    """What the queue is requested to be, where that is not bytes: these follow each change of a rate or a delay."""
 
     def key(self, setting: str) -> str:
         """`link.rate`, or `links.w1-s0.rate`."""
@@ -33,6 +43,7 @@ class LinkConfig:
     def override(self, override: LinkOverride, path: str) -> None:
         """Take over what the override, found at that path of the spec, names."""
         self.spec = self.spec.overridden(override)
+        self.products = None if "queue" in override.named else self.products
         fields = type(override).model_fields
         self.keys |= {fields[name].alias or name: f"{path}.{fields[name].alias or name}" for name in override.named}
 
@@ -118,9 +129,10 @@ def _colocated(edge: Edge, hop: Hop) -> LinkConfig:
 
 def _settle(requested: LinkConfig, round_trip_s: float, packet_bytes: int) -> None:
     """The queue in bytes, and at least the smallest that holds what comes."""
-    queue = requested.spec.queue
-    if not isinstance(queue, int):
-        queue_bytes = queue.queue_bytes(requested.spec.rate_bps, round_trip_s)
+    if isinstance(requested.spec.queue, DelayProducts):
+        requested.products = requested.spec.queue
+    if requested.products is not None:
+        queue_bytes = requested.products.queue_bytes(requested.spec.rate_bps, round_trip_s)
         requested.spec = requested.spec.with_queue(max(min_queue_bytes(packet_bytes), queue_bytes))
 
 

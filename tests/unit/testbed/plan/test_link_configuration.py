@@ -6,7 +6,8 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
-from testbed.plan.link_configuration import LinkConfig, min_queue_bytes
+from testbed.experiment.link import parse_override
+from testbed.plan.link_configuration import LinkConfig, changed_links, min_queue_bytes
 from testbed.plan.plan import make_plan
 
 
@@ -49,6 +50,20 @@ def test_bandwidth_delay_products_count_both_directions_and_never_fall_below_the
     found = requested(link={"delay": "1ms", "queue": "2bdp"}, links=links)
     assert found["w0->s0"].spec.queue_bytes == 2 * 1e9 / 8 * 4e-3
     assert found["w1->s1"].spec.queue_bytes == min_queue_bytes(65_536) == 100_000
+
+
+def test_bandwidth_delay_products_follow_changes_until_the_queue_is_given_in_bytes() -> None:
+    now = list(requested(link={"rate": "1gbit", "delay": "10ms", "queue": "2bdp"}).values())
+
+    def queues_bytes(link: str, **settings: str) -> set[int]:
+        now[:] = changed_links(now, link, parse_override(settings), "changes.0", packet_bytes=65_536)
+        return {each.spec.queue_bytes for each in now if each.link == "w0-s0"}
+
+    assert queues_bytes("w0-s0", rate="100mbit") == {500_000}
+    assert queues_bytes("w0->s0", delay="30ms") == {1_000_000}, "the way back has the same round trip"
+    assert queues_bytes("w0-s0", queue="1bdp", rate="50mbit") == {250_000}
+    assert queues_bytes("w0-s0", queue="300kB") == {300_000}
+    assert queues_bytes("w0-s0", rate="1gbit", delay="1ms") == {300_000}
 
 
 def test_short_queues_are_for_single_packets() -> None:
