@@ -351,15 +351,17 @@ def make_plan(
     between = {pair: 0 for pair in all_paths if besides.isdisjoint(pair)}
     propagation_s = path_delay_s(all_paths, between, delays_s)
     latency_s = propagation_s + costs.host_latency_s
-    shaped = [each.spec for hop, each in requested.items() if not each.spec.unshaped and besides.isdisjoint(hop)]
-    rate_bps = min((spec.rate_bps for spec in shaped), default=MAX_RATE_BPS)
+    least_rates_bps = _least_rates_bps(all_configured)
+    shaped = {hop: each.spec for hop, each in requested.items() if not each.spec.unshaped and besides.isdisjoint(hop)}
+    rate_bps = min((spec.rate_bps for spec in shaped.values()), default=MAX_RATE_BPS)
     fraction = channel.goodput_fraction(experiment.mtu)
     goodput_bps = rate_bps * fraction * costs.link_share
-    queue_bytes = min((spec.queue_bytes for spec in shaped), default=DEFAULT_QUEUE_BYTES)
-    slowest = next((spec for spec in shaped if spec.rate_bps == rate_bps), None)
-    shaper = _shaper("", slowest, clock, delay_backend) if slowest is not None else None
+    queue_bytes = min((spec.queue_bytes for spec in shaped.values()), default=DEFAULT_QUEUE_BYTES)
+    slowest = next((hop for hop, spec in shaped.items() if spec.rate_bps == rate_bps), None)
+    shaper = _shaper("", shaped[slowest], clock, delay_backend) if slowest is not None else None
+    least_bps = rate_bps if slowest is None else least_rates_bps[slowest]
     burst_bytes, frame_bytes = at_once_bytes(
-        experiment, shaper, gso_max_segments(experiment.packet_bytes, experiment.mtu, rate_bps)
+        experiment, shaper, gso_max_segments(experiment.packet_bytes, experiment.mtu, least_bps)
     )
     at_once = {"burst_bytes": round(burst_bytes), "frame_bytes": frame_bytes}
     network_info = NetworkInfo(
@@ -425,6 +427,7 @@ def make_plan(
             index,
             delay_backend,
             staged=(sender.node, receiver.node) in staged,
+            least_bps=least_rates_bps[sender.node, receiver.node],
             loads=loads,
             splits=splits,
             storage=storage,
@@ -633,6 +636,14 @@ def _longest_delays_s(requested: Iterable[LinkConfig]) -> dict[Hop, float]:
     return found
 
 
+def _least_rates_bps(requested: Iterable[LinkConfig]) -> dict[Hop, float]:
+    """Of each hop, in the course of the run."""
+    found: dict[Hop, float] = {}
+    for each in requested:
+        found[each.hop] = min(found.get(each.hop, each.spec.rate_bps), each.spec.rate_bps)
+    return found
+
+
 def _direction(
     requested: LinkConfig,
     sender: Port,
@@ -641,6 +652,7 @@ def _direction(
     backend: BackendName | None,
     *,
     staged: bool,
+    least_bps: float,
     loads: Mapping[Hop, tuple[int | None, float]],
     splits: Mapping[Hop, tuple[int | None, float]],
     storage: StoragePlan | None,
@@ -657,7 +669,7 @@ def _direction(
         sender=sender,
         receiver=receiver,
         requested=spec,
-        gso_max_segments=gso_max_segments(experiment.packet_bytes, experiment.mtu, spec.rate_bps),
+        gso_max_segments=gso_max_segments(experiment.packet_bytes, experiment.mtu, least_bps),
         shaper=_shaper(sender.interface, spec, clock, backend),
         delay_stage=stage,
         expected_bytes=expected,

@@ -226,14 +226,18 @@ def test_auto_takes_what_can_do_all_that_the_links_ask() -> None:
 
 
 def test_packet_mode_limits_what_tcp_makes_of_several_packets() -> None:
-    def limits(mode: str, rate: str = "1gbit") -> set[str]:
-        made = plan(packet_mode=mode, link={"rate": rate})
+    def limits(mode: str, rate: str = "1gbit", **keys: Any) -> set[str]:
+        made = plan(packet_mode=mode, link={"rate": rate}, **keys)
         found = [line for node in made.nodes for line in node.ip_commands if " mtu " in line]
         return {line.partition(" mtu ")[2] for line in found}
 
     assert limits("superframe") == {"1500"}
     assert limits("superframe", "100mbit") == {"1500 gso_max_segs 8"}, "a millisecond at the link's rate"
     assert limits("superframe", "1mbit") == {"1500 gso_max_segs 1"}
+    falls = [{"at": "1s", "link": "w*->s0", "rate": "100mbit"}, {"at": "2s", "link": "*", "rate": "1gbit"}]
+    assert limits("superframe", changes=falls) == {"1500", "1500 gso_max_segs 8"}, (
+        "connections keep what they begin with"
+    )
     assert limits("mtu") == {"1500 gso_max_segs 1"}
     assert limits("9000B") == {"1500 gso_max_segs 6"}
 
