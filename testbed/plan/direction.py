@@ -21,8 +21,8 @@ class Direction:
     requested: LinkSpec
     """Fully resolved: the rate is this direction's share, the queue is in bytes."""
     gso_max_segments: int | None
-    """Of the sender's interface, from the lowest rate that the spec gives the link, `changes` included: connections keep
-    what they begin with, so it stays through the run. None: the kernel's own limit."""
+    """Of the sender's interface, from the lowest rate that the spec gives the link, `changes` included: connections
+    keep what they begin with, so it stays through the run. None: the kernel's own limit."""
     shaper: Shaper | None
     """None: the delay stage makes rate and queue as well."""
     delay_stage: DelayStage | None
