@@ -249,10 +249,10 @@ def _reordered(values: torch.Tensor, layout: list[Piece], other: list[Piece]) ->
 def test_the_error_fed_back_stays_bounded(compressor: Compressor) -> None:
     workers = Workers(compressor, 2)
     norms = []
-    for round_ in range(600):
+    for round_ in range(300):
         workers.mean(gradients(2, ((12, 10),), seed=round_), [Piece(0, (12, 10))])
         norms.append(float(workers.errors([Piece(0, (12, 10))])[0].norm()))
-    assert np.mean(norms[400:]) < 1.3 * np.mean(norms[200:400]) + 1e-9
+    assert np.mean(norms[200:]) < 1.3 * np.mean(norms[100:200]) + 1e-9
 
 
 @pytest.mark.parametrize("compressor", AVERAGING)
@@ -417,9 +417,10 @@ def _allowed_error(compressor: Compressor, values: Sequence[torch.Tensor], shape
 @over_all("num_workers", [2, 4, 8])
 @over_all("kind", INPUTS)
 def test_the_mean_is_within_its_stated_bound(compressor: Compressor, num_workers: int, kind: str) -> None:
-    """By the hook and, where that is allowed, in the group; at every scale, of every type."""
+    """By the hook and, where that is allowed, in the group; at every scale; among two of every type, for what becomes
+    of a type does not depend on how many have it."""
     for scale in (1e-30, 1.0, 1e30):
-        for dtype in COMPRESSIBLE:
+        for dtype in COMPRESSIBLE if num_workers == 2 else (torch.float32,):
             values, shapes = _inputs(kind, num_workers, scale)
             values = [each.to(dtype) for each in values]
             if not all(torch.isfinite(each).all() for each in values):
