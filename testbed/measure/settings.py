@@ -7,6 +7,7 @@ order of the changes. Of sysctls the kernel says only what concerns forwarding; 
 that are open already are read again and again (kernel documentation, networking/ip-sysctl).
 """
 
+import errno
 import socket
 import struct
 import time
@@ -319,7 +320,9 @@ def _waiting(each: socket.socket) -> bytes | None:
         return each.recv(1 << 18)
     except BlockingIOError:
         return None
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.ENOBUFS:
+            raise
         return b""
 
 

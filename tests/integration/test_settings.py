@@ -146,3 +146,11 @@ def test_capturing_and_looking_change_nothing() -> None:
         ):
             within(pid, line)
         assert texts(settings.changes()) == set()
+
+
+def test_who_asks_a_monitor_that_is_closed_gets_an_error_and_no_endless_answer() -> None:
+    with node() as pid:
+        with watched(pid) as settings:
+            pass
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            settings.forget()
