@@ -17,7 +17,7 @@ from tests.training_ranks import Listener, Worker, account, trained
 
 NUM_WORKERS = 4
 OPTIONS: dict[str, Any] = {
-    "batch_size": 8,
+    "batch_size": 4,
     "compute_only": 1,
     "warmup": 2,
     "iterations": 6,
@@ -51,7 +51,7 @@ def _configuration(
 
 
 def _fused(fusion: object, synchronisation: object) -> dict[str, Any]:
-    made = make_plan(validate({"name": "x", "fusion": fusion, "workload": {"kind": "training", "batch_size": 8}}))
+    made = make_plan(validate({"name": "x", "fusion": fusion, "workload": {"kind": "training", "batch_size": 4}}))
     return {
         "fusion": made.experiment.fusion,
         "buckets": made.buckets,
@@ -111,7 +111,7 @@ def test_every_phase_reports_its_iterations_in_order(either: list[Worker]) -> No
         assert worker.barriers == ["started", *alone, "compute_only", "compute_only_done", "warmup", "measure", "done"]
         for phase, count in (("compute_alone", 1), ("compute_only", 1), ("warmup", 2), ("measured", 6)):
             assert [iteration.index for iteration in worker.phase(phase)] == list(range(count))
-        assert all(iteration.num_samples == 8 for iteration in worker.iterations)
+        assert all(iteration.num_samples == 4 for iteration in worker.iterations)
 
 
 def test_the_moments_of_an_iteration_follow_each_other(either: list[Worker]) -> None:
@@ -159,16 +159,21 @@ def test_the_loss_falls(workers: list[Worker]) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(workers: list[Worker]) -> None:
-    again = _train()  # verification, which the first run had, does not change a bit either
-    other = _train(seed=2)
-    assert again[0].finished.parameters_sha256 == workers[0].finished.parameters_sha256
-    assert again[0].losses() == workers[0].losses()
-    assert other[0].finished.parameters_sha256 != workers[0].finished.parameters_sha256
+@pytest.fixture(scope="module")
+def two_workers() -> list[Worker]:
+    return _train(num_workers=2)
 
 
-def test_the_number_of_compute_only_iterations_changes_no_result(workers: list[Worker]) -> None:
-    assert _train(compute_only=3)[0].losses() == workers[0].losses()
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(two_workers: list[Worker]) -> None:
+    again = _train(num_workers=2, verify_gradients=True)  # which does not change a bit either
+    other = _train(num_workers=2, seed=2)
+    assert again[0].finished.parameters_sha256 == two_workers[0].finished.parameters_sha256
+    assert again[0].losses() == two_workers[0].losses()
+    assert other[0].finished.parameters_sha256 != two_workers[0].finished.parameters_sha256
+
+
+def test_the_number_of_compute_only_iterations_changes_no_result(two_workers: list[Worker]) -> None:
+    assert _train(num_workers=2, compute_only=3)[0].losses() == two_workers[0].losses()
 
 
 @pytest.mark.parametrize("kind", ["top_k", "powersgd"])
@@ -196,18 +201,13 @@ def test_distributed_data_parallel_forms_the_buckets_that_the_plan_says(fusion: 
         assert (enqueued_s[0] >= iteration.backward_compute_end_s) == (fusion == "none")
 
 
-@pytest.fixture(scope="module")
-def two_workers() -> list[Worker]:
-    return _train(num_workers=2)
-
-
 @pytest.mark.parametrize(
     "fusion", [{"kind": "merged", "backward": "0.2s"}, {"kind": "priority", "bytes": "200kB"}], ids=str
 )
 def test_the_engine_forms_the_buckets_that_the_plan_says_and_gets_the_same_bits(
     fusion: object, two_workers: list[Worker]
 ) -> None:
-    made = make_plan(validate({"name": "x", "fusion": fusion, "workload": {"kind": "training", "batch_size": 8}}))
+    made = make_plan(validate({"name": "x", "fusion": fusion, "workload": {"kind": "training", "batch_size": 4}}))
     for worker in _train(num_workers=2, fusion=fusion):
         assert worker.finished.parameters_sha256 == two_workers[0].finished.parameters_sha256
         for iteration in worker.phase("measured"):
@@ -287,7 +287,7 @@ def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:
 
 
 def test_the_loss_curve_is_that_of_one_process_with_the_whole_batch() -> None:
-    options = OPTIONS | {"iterations": 24}
+    options = OPTIONS | {"batch_size": 8, "iterations": 12}
     (whole,) = (outcome.value for outcome in run_ranks(_whole_batch, 1, options))
     trained = _train(**options)
     for iteration, loss in enumerate(whole):
@@ -399,7 +399,7 @@ def test_a_pace_changes_no_number_that_is_learnt(paced: list[Worker]) -> None:
 
 
 def test_a_machine_that_is_slower_than_the_pace_is_found_out() -> None:
-    workload = {"kind": "training", **OPTIONS, "batch_size": 64, "pace": {"forward": "1us", "backward": "1us"}}
+    workload = {"kind": "training", **OPTIONS, "pace": {"forward": "1us", "backward": "1us"}}
     for worker in trained({"workload": workload}):
         for iteration in worker.phase("measured"):
             assert iteration.overrun_s > 100 * iteration.pace_s
