@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -27,15 +27,15 @@ class Done:
     stderr: str
 
 
-def invoke(*words: object) -> Done:
-    """`testbed WORDS...`, in the current directory."""
+def invoke(*words: object, script: Callable[[], None] = main) -> Done:
+    """`testbed WORDS...`, or another script's function with them, in the current directory."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         with ExitStack() as stack:
             stack.enter_context(_as_command_line(words))
             stack.enter_context(_into("stdout", output.fileno()))
             stack.enter_context(_into("stderr", errors.fileno()))
             try:
-                main()
+                script()
             except SystemExit as ended:
                 status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
             else:

@@ -1,7 +1,7 @@
-"""The commands as a user runs them: an aggregator on loopback, two workers, and a look at it."""
+"""The commands as a user runs them: an aggregator on loopback, two workers, and a look at it. What serves is a process
+of its own; what asks it, and what is refused, runs in this one."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -16,18 +16,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from switch_agg.__main__ import main
 from switch_agg.client import Client
 from switch_agg.epochs import RESERVED
 from switch_agg.job import Job
+from tests.here import Done, invoke
 from tests.loopback import free_port, own_address
 from tests.switchml_client import Config, Controller, Worker, drive
 
 LISTEN = own_address(0)
 
 
-def command(*words: str) -> "subprocess.CompletedProcess[str]":
-    argv = [sys.executable, "-m", "switch_agg", *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "160"})
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def command(*words: object) -> Done:
+    return invoke(*words, script=main)
 
 
 @contextmanager
@@ -203,7 +209,7 @@ def test_another_aggregator_s_port_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_one_line(words: tuple[str, ...], status: int, says: str, tmp_path: Path) -> None:
-    done = command(*words, "--control", str(tmp_path / "agg.sock"))
+    done = command(*words, "--control", tmp_path / "agg.sock")
     assert (done.returncode, says in done.stderr) == (status, True), done.stderr
     assert done.stderr.startswith("switch-agg: ")
     assert done.stderr.count("\n") == 1
