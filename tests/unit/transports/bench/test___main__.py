@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-from transports.bench.__main__ import counts_of, parse_sizes, parse_stacks, require_launched
+from tests.here import invoke
+from tests.loopback import free_port
+from tests.ranks import ADDRESS, Rank, run_ranks
+from transports.bench.__main__ import counts_of, main, parse_sizes, parse_stacks, require_launched
 from transports.errors import OptionError, UnsupportedError
 
 
@@ -53,17 +56,14 @@ def test_without_a_launcher_the_fix_is_named() -> None:
     require_launched(dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "1"))
 
 
-@pytest.mark.parametrize("operation", ["all_reduce", "all_to_all", "gather"])
-def test_two_ranks_under_torchrun(operation: str) -> None:
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    argv += ["--nproc-per-node", "2", "-m", "transports.bench", "--operation", operation, "--sizes", "4B,64KiB"]
-    argv += ["--stack", "ring/tcp,gloo", "--warmup", "1", "--iterations", "2", "--rate", "1gbit", "--json"]
-    argv += ["--compression", "fp16"] * (operation == "all_reduce")
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, timeout=90, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
+def words_of(operation: str) -> list[str]:
+    words = ["--operation", operation, "--sizes", "4B,64KiB", "--stack", "ring/tcp,gloo"]
+    words += ["--warmup", "1", "--iterations", "2", "--rate", "1gbit", "--json"]
+    return words + ["--compression", "fp16"] * (operation == "all_reduce")
+
+
+def check(printed: str, operation: str) -> None:
+    rows = json.loads(printed)["rows"]
     names = ["ring/tcp", "gloo"] + ["ring/tcp/fp16"] * (operation == "all_reduce")
     assert [(row["stack"], row["size_bytes"]) for row in rows] == [
         (name, size) for size in (8, 65536) for name in names
@@ -71,3 +71,29 @@ def test_two_ranks_under_torchrun(operation: str) -> None:
     for row in rows:
         assert row["busbw_bps"] == pytest.approx(row["algbw_bps"] * (1.0 if operation == "all_reduce" else 0.5))
         assert (row["wire_bytes_per_rank"] is None) == (row["stack"] == "gloo")
+
+
+def test_two_ranks_under_torchrun() -> None:
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    argv += ["--nproc-per-node", "2", "-m", "transports.bench", *words_of("all_reduce")]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, timeout=90, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    check(done.stdout, "all_reduce")
+
+
+def launched(rank: Rank, port: int, words: list[str]) -> str:
+    """What a rank prints that has been started as torchrun starts it."""
+    os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
+    os.environ |= {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(port)}
+    done = invoke(*words, script=main)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("operation", ["all_to_all", "gather"])
+def test_two_ranks_time_other_operations(operation: str) -> None:
+    first, other = run_ranks(launched, 2, free_port(), words_of(operation))
+    check(first.value, operation)
+    assert other.value == ""
