@@ -40,7 +40,7 @@ from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import Prediction, at_once_bytes, exchanged_alone, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
-from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
+from testbed.plan.traffic import Traffic, asynchronous_traffic, expected_loads, unknown_hops
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.costs import DEFAULT_COSTS, Costs
 from transports.collectives.network_info import DEFAULT_QUEUE_BYTES, NetworkInfo
@@ -400,6 +400,7 @@ def make_plan(
 
     buckets = buckets_of(experiment, all_reduce_s)
     require_synchronisable(experiment)
+    moved = Traffic(collective, channel, world, experiment.mtu)
     if not experiment.synchronisation.in_step:
         names = participant_names(world.num_workers, world.num_servers)
         requested_exchanges: tuple[Exchange, ...] = ()
@@ -409,8 +410,8 @@ def make_plan(
         traffic = graph_traffic(graph, collective, channel, world.racks, experiment.mtu)
     else:
         requested_exchanges = exchanges(experiment, buckets)
-        traffic = wire_traffic(collective, channel, world, requested_exchanges, adding, experiment.mtu)
-    split = split_traffic(collective, channel, world, requested_exchanges, experiment.mtu)
+        traffic = moved.wire(requested_exchanges, adding)
+    split = moved.split(requested_exchanges)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, all_paths)
     storage = plan_storage(experiment, ports, all_paths, {hop: each.spec.rate_bps for hop, each in requested.items()})
@@ -479,14 +480,7 @@ def make_plan(
         exchanges=requested_exchanges,
         patterns=patterns(experiment, buckets),
         uncompressed_bytes=sum(
-            wire_traffic(
-                collective,
-                channel,
-                world,
-                [Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets],
-                adding,
-                experiment.mtu,
-            ).values()
+            moved.wire([Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets], adding).values()
         ),
         prediction=predict(
             experiment,

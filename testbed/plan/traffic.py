@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
+from typing import NamedTuple
 
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
@@ -32,52 +33,69 @@ def asynchronous_traffic(
     return traffic
 
 
-def wire_traffic(
-    collective: Collective,
-    channel: Channel,
-    world: World,
-    requested_exchanges: Sequence[Exchange],
-    aggregators: Sequence[AggregatorPlan],
-    mtu: int,
-) -> dict[tuple[str, str], int]:
-    """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
-    totals: dict[tuple[str, str], int] = {}
-    for exchange in requested_exchanges:
-        link_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
-        if link_bytes is not None:
-            for pair in (pair for each in aggregators for pair in each.pairs):
-                totals[pair] = totals.get(pair, 0) + link_bytes
-        for pair, num_bytes, _ in _streams(collective, channel, world, exchange):
-            totals[pair] = totals.get(pair, 0) + channel.wire_bytes(num_bytes, mtu).forward
-    return totals
+class _Stream(NamedTuple):
+    """What one participant sends another in an exchange."""
+
+    pair: tuple[str, str]
+    num_bytes: int
+    """With the channel's headers."""
+    num_messages: int
 
 
-def split_traffic(
-    collective: Collective, channel: Channel, world: World, requested_exchanges: Sequence[Exchange], mtu: int
-) -> dict[tuple[str, str], int]:
-    """By how much that may be more: a message that finds its connection at rest ends with a segment of its own, where
-    one that follows another shares a segment with it."""
-    totals: dict[tuple[str, str], int] = {}
-    for exchange in requested_exchanges:
-        for pair, num_bytes, num_messages in _streams(collective, channel, world, exchange):
-            each = channel.wire_bytes(-(-num_bytes // max(1, num_messages)), mtu).forward
-            more = num_messages * each - channel.wire_bytes(num_bytes, mtu).forward
-            totals[pair] = totals.get(pair, 0) + max(0, more)
-    return totals
+class Traffic:
+    """What exchanges put on the wire. Schedules of large models take long to expand, so that of each exchange is
+    expanded once."""
 
+    def __init__(self, collective: Collective, channel: Channel, world: World, mtu: int) -> None:
+        self._collective = collective
+        self._channel = channel
+        self._world = world
+        self._mtu = mtu
+        self._found: dict[Exchange, Sequence[_Stream]] = {}
 
-def _streams(
-    collective: Collective, channel: Channel, world: World, exchange: Exchange
-) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """Of each pair of participants what one sends the other in an exchange: the pair, bytes with the channel's headers,
-    and messages; none where the collective counts by link."""
-    operation, count, element_bytes, _ = exchange
-    if collective.link_bytes(operation, count, element_bytes) is not None:
-        return
-    names = participant_names(world.num_workers, world.num_servers)
-    for (sender, receiver), traffic in sent_bytes(collective, operation, world, count, element_bytes).items():
-        num_bytes = traffic.payload_bytes + traffic.num_messages * channel.header_bytes
-        yield (names[sender], names[receiver]), num_bytes, traffic.num_messages
+    def wire(self, exchanges: Sequence[Exchange], aggregators: Sequence[AggregatorPlan]) -> dict[tuple[str, str], int]:
+        """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
+        totals: dict[tuple[str, str], int] = {}
+        for exchange in exchanges:
+            link_bytes = self._link_bytes(exchange)
+            if link_bytes is not None:
+                for pair in (pair for each in aggregators for pair in each.pairs):
+                    totals[pair] = totals.get(pair, 0) + link_bytes
+            for stream in self._streams(exchange):
+                totals[stream.pair] = totals.get(stream.pair, 0) + self._wire_bytes(stream.num_bytes)
+        return totals
+
+    def split(self, exchanges: Sequence[Exchange]) -> dict[tuple[str, str], int]:
+        """By how much that may be more: a message that finds its connection at rest ends with a segment of its own,
+        where one that follows another shares a segment with it."""
+        totals: dict[tuple[str, str], int] = {}
+        for exchange in exchanges:
+            for pair, num_bytes, num_messages in self._streams(exchange):
+                each = self._wire_bytes(-(-num_bytes // max(1, num_messages)))
+                more = num_messages * each - self._wire_bytes(num_bytes)
+                totals[pair] = totals.get(pair, 0) + max(0, more)
+        return totals
+
+    def _wire_bytes(self, num_bytes: int) -> int:
+        return self._channel.wire_bytes(num_bytes, self._mtu).forward
+
+    def _link_bytes(self, exchange: Exchange) -> int | None:
+        return self._collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
+
+    def _streams(self, exchange: Exchange) -> Sequence[_Stream]:
+        """Of each pair of participants; none where the collective counts by link."""
+        if exchange not in self._found:
+            counted = self._link_bytes(exchange) is not None
+            self._found[exchange] = () if counted else tuple(self._expanded(exchange))
+        return self._found[exchange]
+
+    def _expanded(self, exchange: Exchange) -> Iterator[_Stream]:
+        operation, count, element_bytes, _ = exchange
+        names = participant_names(self._world.num_workers, self._world.num_servers)
+        counts = sent_bytes(self._collective, operation, self._world, count, element_bytes)
+        for (sender, receiver), traffic in counts.items():
+            num_bytes = traffic.payload_bytes + traffic.num_messages * self._channel.header_bytes
+            yield _Stream((names[sender], names[receiver]), num_bytes, traffic.num_messages)
 
 
 def unknown_hops(
