@@ -27,7 +27,7 @@ def test_each_option_has_the_string_below_it_its_own_before_an_inherited_one() -
     assert attribute_docstrings(int) == {}
 
 
-def test_classes_of_one_name_are_told_apart_and_those_without_a_source_have_none() -> None:
+def test_classes_of_one_name_are_distinguished_and_those_without_a_source_have_none() -> None:
     class Base(BaseModel):
         length: int = 1
         """Of another class."""

@@ -1,7 +1,7 @@
 """What codecs take of this machine: measured once for a question, and what follows from it for `dilation: auto`.
 
 A real measurement takes seconds, most of them torch's import. One is made for all tests of what follows from it; those
-of when another is made count how often a program that answers at once has been asked."""
+of when another is made count how often a program that answers at once has run."""
 
 import json
 import os
@@ -40,7 +40,7 @@ WORKLOAD = {"kind": "synthetic", "layers": ["400KB", "800KB"], "forward": "10ms"
 ANSWERING = """
 import json, pathlib, sys
 question = json.load(sys.stdin)
-with pathlib.Path({asked!r}).open("a") as file:
+with pathlib.Path({num_answers!r}).open("a") as file:
     print(json.dumps(question), file=file)
 json.dump([[0.001, 0.002]] * len(question["buckets"]), sys.stdout)
 """
@@ -73,11 +73,11 @@ def measured(cache: Path, measured_before: str) -> None:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How often a measurement was asked for, of a program that answers at once."""
-    file = tmp_path / "asked"
+def num_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often a measurement was made, by a program that answers at once."""
+    file = tmp_path / "num_answers"
     file.touch()
-    (tmp_path / "answering.py").write_text(ANSWERING.format(asked=str(file)))
+    (tmp_path / "answering.py").write_text(ANSWERING.format(num_answers=str(file)))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(testbed.machine.codec_cost, "_MODULE", "answering")
     return lambda: len(file.read_text().splitlines())
@@ -88,32 +88,32 @@ def planned(**keys: Any) -> Plan:
     return make_plan(validate(spec))
 
 
-def test_a_codec_is_measured_once_for_a_question(cache: Path, asked: Callable[[], int]) -> None:
+def test_a_codec_is_measured_once_for_a_question(cache: Path, num_answers: Callable[[], int]) -> None:
     plan = planned()
     times = codec_times(plan)
     assert len(times) == len(plan.buckets) == 2
     written = cache.read_text()
     assert codec_times(plan) == times
     assert cache.read_text() == written
-    assert asked() == 1
+    assert num_answers() == 1
     for other in (planned(workers=3), planned(compression="signsgd"), planned(fusion={"bytes": "10MB"})):
         assert len(codec_times(other)) == len(other.buckets)
     kept = json.loads(cache.read_text())["codecs"]
-    assert len(kept) == asked() == 4
+    assert len(kept) == num_answers() == 4
     assert codec_times(plan) == times, "what was measured before is kept beside"
     # Links and time have nothing to do with it.
     assert codec_times(planned(link={"rate": "10gbit"}, dilation=4)) == times
-    assert asked() == 4
+    assert num_answers() == 4
 
 
 @pytest.mark.parametrize("spoilt", ["{", "{}", '{"machine": "another", "codecs": {}}', "[1]"])
 def test_what_is_not_whole_or_of_another_machine_is_measured_again(
-    cache: Path, asked: Callable[[], int], spoilt: str
+    cache: Path, num_answers: Callable[[], int], spoilt: str
 ) -> None:
     codec_times(planned())
     cache.write_text(spoilt)
     codec_times(planned())
-    assert asked() == 2
+    assert num_answers() == 2
     assert len(json.loads(cache.read_text())["codecs"]) == 1
 
 
@@ -129,7 +129,7 @@ def test_what_is_not_whole_or_of_another_machine_is_measured_again(
     ],
 )
 def test_what_was_measured_long_ago_or_beside_others_is_measured_again(
-    cache: Path, asked: Callable[[], int], age_s: float, busy_share: float, again: bool
+    cache: Path, num_answers: Callable[[], int], age_s: float, busy_share: float, again: bool
 ) -> None:
     codec_times(planned())
     kept = json.loads(cache.read_text())
@@ -141,7 +141,7 @@ def test_what_was_measured_long_ago_or_beside_others_is_measured_again(
     load = codec_load(planned(), num_cores=2)
     assert load is not None
     assert (load.cpu_s == 200.0) != again
-    assert asked() == 1 + again
+    assert num_answers() == 1 + again
     if not again:
         assert load.busy_share == busy_share
 
@@ -198,17 +198,19 @@ def test_a_measurement_that_takes_too_long_leaves_no_process(tmp_path: Path, mon
         time.sleep(0.01)
 
 
-def test_other_code_is_another_machine(cache: Path, asked: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_is_another_machine(
+    cache: Path, num_answers: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     codec_times(planned())
     before = json.loads(cache.read_text())["machine"]
     monkeypatch.setattr(testbed.machine.codec_cost, "_version", lambda package: f"{package} 99")
     assert contending_codec_times(planned(), measures=False) is None
     codec_times(planned())
-    assert asked() == 2
+    assert num_answers() == 2
     assert json.loads(cache.read_text())["machine"] != before
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("num_answers")
 def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.parent.write_text("a file where a folder is wanted")
     with pytest.raises(MissingRequirementError, match=r"cannot write .*codecs\.json.*XDG_CACHE_HOME"):
