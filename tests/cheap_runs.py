@@ -7,18 +7,21 @@ changes something on the disk.
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from rich.console import Console
 
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import expand
 from testbed.record.summary import Checks, Outcome, Quantiles, Summary
 from testbed.record.writer import RecordWriter
+from testbed.report import drawing
 from testbed.runner.run import RunStoppedError
 from testbed.runner.sweep import run_sweep
 from testbed.runner.sweep_points import found, plan_points
@@ -107,6 +110,16 @@ def summary_of(experiment: Experiment, outcome: Outcome, run_id: str, started_at
     )
 
 
+@contextmanager
+def blank_pictures() -> Iterator[None]:
+    """Files of figures are written when they would be, with nothing in them: drawing takes most of the time of a sweep
+    of cheap runs."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(drawing, "svg", lambda _: "")
+        monkeypatch.setattr(drawing, "png", lambda _: b"")
+        yield
+
+
 OUTCOMES: Final[Mapping[float, Sequence[Outcome]]] = {
     1e8: ("valid", "degraded", "valid"),
     2e8: ("invalid", "valid", "degraded", "valid"),
@@ -138,6 +151,7 @@ def sweep_until(spec: dict[str, Any], output: Path, moment: int, retries: int, l
     comparison = found(swept, plan_points(swept), output=output, num_retries=retries)
     sys.addaudithook(before)
     experiments = [point.experiment for point in swept.points]
-    run_sweep(comparison, experiments, run=CheapRuns(output, listed_outcome), console=Console(file=StringIO()))
+    with blank_pictures():
+        run_sweep(comparison, experiments, run=CheapRuns(output, listed_outcome), console=Console(file=StringIO()))
     if log is not None:
         log.write_text("\n".join(changes))

@@ -1,7 +1,7 @@
 """kill -9 of a sweep at seeded moments: the same command goes on, and its end is that of a sweep that nobody killed.
 
-Real processes, real signals, real records; only what a run emulates is left out, so that there are many moments: any at
-which the sweep, or a run of it, changes something on the disk.
+Real processes, real signals, real records; only what a run emulates is left out, and what is in pictures, so that there
+are many moments: any at which the sweep, or a run of it, changes something on the disk.
 """
 
 import itertools

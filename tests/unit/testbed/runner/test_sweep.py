@@ -40,9 +40,15 @@ from testbed.store.compare import records_of
 from testbed.store.differences import RunValues, difference
 from testbed.store.reuse import Reuse
 from testbed.system.command_files import files_digest
-from tests.cheap_runs import CheapRuns, OutcomeOf
+from tests.cheap_runs import CheapRuns, OutcomeOf, blank_pictures
 
 RATES = ["100mbit", "200mbit", "1gbit"]
+
+
+@pytest.fixture(autouse=True)
+def _blank_pictures() -> Iterator[None]:
+    with blank_pictures():
+        yield
 
 
 def sweep_of(**keys: Any) -> Sweep:
@@ -214,6 +220,8 @@ def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(tmp_pat
         execute(sweep_of(), old)
         for path in tmp_path.glob("x-*/summary.json"):
             path.write_text(path.read_text().replace("2100-01-01", "2000-01-01"))
+        (made,) = tmp_path.glob(f"*/{FILE}")
+        made.write_text(re.sub(r'"begun_at": "\d{4}', '"begun_at": "2000', made.read_text()))
     text = StringIO()
     sweep, runs = sweep_of(), CheapRuns(tmp_path, by_rate({1e9: Interrupted, 2e8: "degraded"}))
     comparison = found(sweep, plan_points(sweep), output=tmp_path, reuse=reuse)
