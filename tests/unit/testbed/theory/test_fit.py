@@ -11,7 +11,7 @@ from transports.collectives.costs import ChannelCosts, Costs
 from transports.compression.base import Exchange
 
 TRUE = Costs(host_latency_s=180e-6, message_s=60e-6, addition_s_per_byte=0.7e-9, link_share=0.93)
-SIZES_BYTES = (65_536, 1_048_576, 16_777_216)
+SIZES_BYTES = (65_536, 1_048_576, 4_194_304)
 
 
 def measured(costs: Costs) -> list[Measured]:
