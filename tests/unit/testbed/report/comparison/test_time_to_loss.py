@@ -43,13 +43,14 @@ FALLING = 4.0 - 0.1 * STEP
 """From 4 to 0.1 in 40 iterations."""
 
 
-@pytest.fixture
-def points(tmp_path: Path) -> list[ComparedPoint]:
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> list[ComparedPoint]:
     """Half as fast in iterations; so fast that it is sooner; one that diverges, and one that gets no number."""
-    exact = trained(tmp_path / "a", FALLING, compute_s=0.2)
-    lossy = trained(tmp_path / "b", 4.0 - 0.05 * STEP, compute_s=0.1)
-    worse = trained(tmp_path / "c", 2.0 + 0.1 * STEP, compute_s=0.1)
-    nan = trained(tmp_path / "d", pl.when(STEP > 30).then(float("nan")).otherwise(FALLING), compute_s=0.1)
+    folder = tmp_path_factory.mktemp("trained")
+    exact = trained(folder / "a", FALLING, compute_s=0.2)
+    lossy = trained(folder / "b", 4.0 - 0.05 * STEP, compute_s=0.1)
+    worse = trained(folder / "c", 2.0 + 0.1 * STEP, compute_s=0.1)
+    nan = trained(folder / "d", pl.when(STEP > 30).then(float("nan")).otherwise(FALLING), compute_s=0.1)
     names = ("none", "top_k", "signsgd", "onebit")
     return [
         compared_point({"compression": name}, run) for name, run in zip(names, (exact, lossy, worse, nan), strict=True)
@@ -144,9 +145,9 @@ def test_a_training_without_a_finite_loss_is_drawn_as_none(
     assert [len(each.x) for each in figure.series if isinstance(each, Line)][2] == 0
 
 
-def test_a_record_that_is_gone_is_said(points: list[ComparedPoint]) -> None:
-    (Path(points[1].runs[0].record) / "iterations.parquet").unlink()
-    found = time_to_loss(swept(*points[:2], points[0]))
+def test_a_record_that_is_gone_is_said(tmp_path: Path, points: list[ComparedPoint]) -> None:
+    gone = points[1].runs[0].model_copy(update={"record": str(tmp_path)})
+    found = time_to_loss(swept(points[0], replace(points[1], runs=(gone,)), points[0]))
     assert found is not None
     assert found.points[1].time_s is None
     assert found.points[1].note.startswith("not known: ")
