@@ -6,6 +6,7 @@ The page holds its numbers as text, so it reads without JavaScript; Vega is inli
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from testbed.report.figures import Figure
 from testbed.report.markdown import run_markdown
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markupsafe import Markup
 
 _LONGEST_DOCUMENT: Final = 100_000
@@ -81,7 +83,13 @@ def _breakable(text: str) -> "Markup":
 
 
 def template(name: str) -> Any:
-    """A page's template, with the filters that write numbers for people."""
+    """A page's template."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> "Environment":
+    """With the filters that write numbers for people. It compiles each template once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -104,4 +112,4 @@ def template(name: str) -> Any:
         measured_on=wording.measured_on,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
     )
-    return environment.get_template(name)
+    return environment
