@@ -55,5 +55,6 @@ def test_a_quickstart_that_fails_says_why() -> None:
 
 @pytest.mark.privileged
 def test_a_quickstart_that_ends_early_is_no_sample_of_nothing() -> None:
-    with pytest.raises(RunFailedError, match=r"timeout=1s failed: worker . on w. raised"):
-        overheads.quickstart_summary("workers=2", "link.rate=1mbit", "timeout=1s")
+    soon_down = ("timeout=1s", "changes=[{at: 100ms, link: w0-s0, down: true}]")
+    with pytest.raises(RunFailedError, match=r"timeout=1s, .*down.* failed: worker . on w. raised"):
+        overheads.quickstart_summary("workers=2", "workload.compute_only=1", *soon_down)
