@@ -285,18 +285,24 @@ def test_a_round_trip_takes_at_least_the_sum_of_the_delays_on_its_path(tmp_path:
             assert time.monotonic() - begun_s >= 4 * 2e-3
 
 
-@pytest.mark.parametrize("chances", [{"loss": "1%"}, {"duplicate": "5%"}, {"loss": "1%", "duplicate": "5%"}])
+@pytest.mark.parametrize(
+    "chances",
+    # With both a window has 6 MB, which last for half a second at the higher rate.
+    [{"loss": "1%"}, {"duplicate": "5%"}, {"loss": "1%", "duplicate": "5%", "rate": "100mbit"}],
+)
 def test_a_link_that_loses_or_doubles_packets_is_not_taken_for_a_faster_one(
     tmp_path: Path, chances: dict[str, str]
 ) -> None:
     """What waits behind a gap comes out of the socket at once when the gap is closed: a window that began meanwhile had
-    2 % more in it than the link carries. Copies, made behind the shaper, were counted as segments: 5 % more."""
+    2 % more in it than the link carries. Copies, made behind the shaper, were counted as segments: 5 % more; how many
+    there are in a window differs by up to a hundredth, and once in a while by more."""
     keys = {"link": {"rate": "20mbit", "delay": "5ms", **chances}, "packet_mode": "mtu"}
     with deployed(tmp_path, plan_here, channel={"kind": "tcp", "congestion": "bbr"}, **keys) as deployment:
         for direction in [*deployment.plan.directions] * 3:
             goodput_bps, congestion = measure_rate(deployment, direction)
             assert congestion == "bbr"
-            assert 0.9 <= goodput_bps / (direction.rate_bps * goodput_fraction()) <= 1.01
+            most = 1.02 if "duplicate" in chances else 1.01
+            assert 0.9 <= goodput_bps / (direction.rate_bps * goodput_fraction()) <= most
 
 
 def test_loss_is_of_packets_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
