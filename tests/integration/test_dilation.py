@@ -97,7 +97,7 @@ def test_hosts_cost_as_much_in_slower_time_where_that_is_requested(tmp_path: Pat
         "name": "costly",
         "workers": 2,
         "link": {"rate": "5gbit"},
-        "workload": {**SPEC["workload"], "layers": ["8MiB"] * 2, "iterations": 10},
+        "workload": {**SPEC["workload"], "layers": ["8MiB"] * 2, "iterations": 6},
         "fusion": "none",
         "hosts": {"w*": {"cpu": 0.1}},
         "host_cost": "real",
