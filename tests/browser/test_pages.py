@@ -28,6 +28,7 @@ from testbed.report.page import record_figures, write_report
 from testbed.store.compare import compare
 from testbed.theory.advise import Setting, advise
 from testbed.traces.derived import derived_table
+from tests.cheap_runs import blank_pictures
 from tests.compared import compared_point
 from tests.compared_runs import modelled_runs
 from tests.unit.testbed.conftest import Scenario, make_record
@@ -111,8 +112,12 @@ def judgements() -> list[Judgement]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of each kind."""
-    folder = tmp_path_factory.mktemp("pages")
+    """A page of each kind, without what is drawn beside it for papers."""
+    with blank_pictures():
+        return written(tmp_path_factory.mktemp("pages"))
+
+
+def written(folder: Path) -> dict[str, Path]:
     summary = make_record(folder / "plain", Scenario(num_iterations=10)).summary
     assert summary.outcome == "valid"
     large = make_record(folder / "large", Scenario(num_workers=64, bucket_bytes=(1 << 18,) * 80, num_iterations=12))

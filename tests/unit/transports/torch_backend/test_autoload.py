@@ -90,7 +90,7 @@ def test_autoload_can_be_switched_off() -> None:
     assert process.returncode == 0, output
 
 
-@pytest.mark.parametrize("variable", ["TESTBED_COLLECTIVE", "TESTBED_CHANNEL"])
+@pytest.mark.parametrize("variable", ["TESTBED_COLLECTIVE", pytest.param("TESTBED_CHANNEL", marks=pytest.mark.slow)])
 def test_a_wrong_name_in_the_environment_says_what_is_allowed(tmp_path: Path, variable: str) -> None:
     process = _start(JOIN, str(tmp_path / "store"), "0", **{variable: "pigeon"})
     output, _ = process.communicate(timeout=90)
