@@ -21,7 +21,9 @@ class RateHistory:
 
     def __init__(self, changes: pl.DataFrame, *, link: str, node: str, rate_bps: float) -> None:
         """`rate_bps` before the first change; times are those of the frame, wall seconds."""
-        mine = changes.filter((pl.col("link") == link) & (pl.col("node") == node)).sort("at_s")
+        mine = changes
+        if not changes.is_empty():  # of most runs they are, and a verdict makes hundreds of histories
+            mine = changes.filter((pl.col("link") == link) & (pl.col("node") == node)).sort("at_s")
         self._at_s = mine["at_s"].to_numpy()
         self._rates = np.concatenate([[rate_bps], mine["rate_bps"].to_numpy()])
         before_bits = self._rates[1:-1] * np.diff(self._at_s)

@@ -294,8 +294,8 @@ def _lost_by_lateness(facts: Facts) -> Iterator[Reason]:
             f"{facts.command.time_s:.2g} s (limit {100 * RUN_QUEUE_MATERIAL:.0f} % of it): this machine was busy with "
             "other things; use fewer workers, a lower rate or a longer delay",
         )
-    found = lateness_summary(facts)
-    if found is None or not facts.overdue_s:
+    found = lateness_summary(facts) if facts.overdue_s else None
+    if found is None:
         return
     invalid = RUN_QUEUE_INVALID if found.of_iterations > RUN_QUEUE_MATERIAL else math.inf
     if graded := _graded(found.share, RUN_QUEUE_DEGRADED, invalid):
