@@ -354,7 +354,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "command": "From the start of the first worker's process to the end of the last one's, in seconds (of several runs "
     "their median). Hollow: degraded.",
     "allreduce": f"{wording.DEFINITIONS['allreduce']} {wording.DEFINITIONS['predicted']} "
-    "Theory counts bytes and rounds, no codec and no core.",
+    "The bound counts bytes, no codec, no core, and no burst that a link lets through at once after a pause: short "
+    "exchanges can take a little less.",
     "scaling": "Scaling factor: samples a second of n workers over n times those of one alone. Where workers take "
     "cores from each other at any point, network efficiency instead: the same workers on the same cores computing "
     "without communicating, over the iteration.",
