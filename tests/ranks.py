@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ PRELOAD = (
     "testbed.worker.training",
     "testbed.worker.replay",
     "tests.first_plan",
+    "tests.cheap_runs",
 )
-"""What each rank would import anew; what is not there is left out."""
+"""What each rank, and each sweep that is killed, would import anew; what is not there is left out."""
 ADDRESS = "127.0.0.1"
 
 
@@ -69,12 +71,18 @@ def join_group(rank: Rank, backend: str = "testbed", timeout_s: float = 30.0) ->
     )
 
 
+def fork_server() -> ForkServerContext:
+    """That of this process, which has one: what it imports is what the first says who wants it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    return context
+
+
 def run_ranks(
     function: Callable[..., Any], size: int, *arguments: Any, timeout_s: float = 60.0, check: bool = True
 ) -> Sequence[Outcome]:
     """Call `function(Rank, *arguments)` in `size` processes. With `check`, any error fails the test here."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
+    context = fork_server()
     with tempfile.TemporaryDirectory() as directory:
         pipes, processes = [], []
         for rank in range(size):

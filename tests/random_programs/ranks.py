@@ -4,7 +4,6 @@ A program takes some ten milliseconds, a fork, a connection of every pair in eve
 times that: so the ranks of a world and all its groups are kept.
 """
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from tests.random_programs.programs import Message, Program, groups_of
-from tests.ranks import ADDRESS, PRELOAD
+from tests.ranks import ADDRESS, fork_server
 
 Backend = Literal["gloo", "testbed"]
 GROUP_TIMEOUT_S: Final = 10.0
@@ -91,8 +90,7 @@ def comparable(program: Program, rank: int, results: Sequence[tuple[int, Any]]) 
 
 
 def _start(size: int) -> _World:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
+    context = fork_server()
     folder = tempfile.TemporaryDirectory()
     processes, pipes = [], []
     for rank in range(size):

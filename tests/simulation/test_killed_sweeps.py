@@ -6,7 +6,6 @@ are many moments: any at which the sweep, or a run of it, changes something on t
 
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.cheap_runs import sweep_until
+from tests.ranks import fork_server
 
 NUM_KILLS: Final = int(os.environ.get("SWEEP_KILLS", "20"))
 _KILLS_PER_SWEEP: Final = 5
@@ -29,7 +29,6 @@ SPEC: Final[dict[str, Any]] = {
     "order_seed": 1,
 }
 FOREVER: Final = -1
-CONTEXT: Final = multiprocessing.get_context("forkserver")
 
 
 class Made(NamedTuple):
@@ -41,14 +40,9 @@ class Made(NamedTuple):
     """Spec and outcome of every point, and the outcome of each run and whether it was repeated."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _import_once() -> None:
-    CONTEXT.set_forkserver_preload(["tests.cheap_runs"])
-
-
 def sweep(output: Path, moment: int, log: Path | None = None) -> int | None:
     """The exit code of a sweep's process that is killed at that moment, if it comes so far."""
-    process = CONTEXT.Process(target=sweep_until, args=(SPEC, output, moment, _RETRIES, log))
+    process = fork_server().Process(target=sweep_until, args=(SPEC, output, moment, _RETRIES, log))
     process.start()
     process.join(60)
     assert not process.is_alive(), "it hangs"
