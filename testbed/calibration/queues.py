@@ -31,9 +31,10 @@ _EXCESS: Final = 2.0
 """Sent over what the link carries, at least."""
 _SENDS_PER_ROUND: Final = 8
 _FILLINGS: Final = 3.0
-_MAX_FILLINGS: Final = 5
 _FULL_S: Final = 0.5
 """For how long a queue is kept full, at most: hundreds of packets at 5 Mbit/s; a queue may take seconds to drain."""
+_MAX_TRIES: Final = 5
+"""To fill a queue and to see something come through."""
 _SILENCE_S: Final = 0.1
 """When nothing has arrived for so long, or for as long as four packets take, the queue is empty."""
 _READS_PER_ROUND: Final = 2
@@ -89,7 +90,7 @@ def measure_queue(deployment: Deployment, direction: Direction) -> QueueMeasurem
     Raises CalibrationError where again and again nothing of it arrives: a process that has no core for so long sends
     nothing while the queue is full.
     """
-    for _ in range(_MAX_FILLINGS):
+    for _ in range(_MAX_TRIES):
         filling = _fill(deployment, direction)
         if filling.full_s and filling.idle_s:
             return QueueMeasurement(
@@ -99,7 +100,7 @@ def measure_queue(deployment: Deployment, direction: Direction) -> QueueMeasurem
                 num_drops=filling.num_drops,
             )
     raise CalibrationError(
-        f"{direction.name}: its queue was filled {_MAX_FILLINGS} times, and nothing that was sent while it was full "
+        f"{direction.name}: its queue was filled {_MAX_TRIES} times, and nothing that was sent while it was full "
         "arrived; run again when this machine has cores to spare"
     )
 

@@ -300,8 +300,8 @@ def _run(
 ) -> None:
     """Run it, print its summary, write its result to the targets, end with its exit code."""
     _import_early(experiment)
+    from testbed.report.terminal.notes import render_notes
     from testbed.report.terminal.summary import render_summary
-    from testbed.report.terminal.topology import render_assumptions
     from testbed.runner.run import RunStoppedError, run_experiment
 
     stopped: BaseException | None = None
@@ -315,7 +315,7 @@ def _run(
         emit(summary.model_dump(mode="json", by_alias=True))
     elif stopped is None:
         render_summary(summary, standard_output())
-        render_assumptions(experiment.topology.assumptions(), standard_output())
+        render_notes(experiment.topology.assumptions(), standard_output())
     if stopped is not None:
         raise stopped
     _track([summary], targets)

@@ -171,13 +171,13 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
     from testbed.machine.codec_cost import contending_codec_times
     from testbed.machine.doctor import plan_in_theory
     from testbed.machine.fit import expected_error, known_costs
+    from testbed.report.terminal.notes import render_notes
     from testbed.report.terminal.prediction import (
         exchanges_json,
         prediction_json,
         render_exchanges,
         render_prediction,
     )
-    from testbed.report.terminal.topology import render_assumptions
     from testbed.theory.predict import predict_exchanges, predict_iteration
 
     experiment = load(spec, overrides or [])
@@ -189,7 +189,7 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
             emit(exchanges_json(exchanges, costs, expected))
         else:
             render_exchanges(exchanges, costs, expected, standard_output())
-            render_assumptions(experiment.topology.assumptions(), standard_output())
+            render_notes(experiment.topology.assumptions(), standard_output())
         return
     plan = plan_in_theory(experiment)
     found = predict_iteration(plan, expected, contending_codec_times(plan))

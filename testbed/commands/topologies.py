@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
-from rich.text import Text
 
 from testbed.commands.options import EPILOG, Json, Set, Spec, emit
 from testbed.errors import SpecError
@@ -90,6 +89,7 @@ def export(
     from testbed.experiment.experiment import load
     from testbed.plan.infrastructure import infragraph
     from testbed.record.writer import replace_bytes
+    from testbed.report.terminal.notes import render_notes
     from testbed.theory.simulation.simulate import grown, scaled
 
     experiment = load(spec, overrides or [])
@@ -108,5 +108,4 @@ def export(
         highlight=False,
         markup=False,
     )
-    for note in found.left_out:
-        console.print(Text.assemble(("note", "yellow"), f" {note}"), highlight=False, soft_wrap=True)
+    render_notes(found.left_out, console)

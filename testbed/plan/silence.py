@@ -31,7 +31,7 @@ def _compute_s(experiment: Experiment) -> float:
     """Of an iteration, where the spec or its trace says it; else 0."""
     graph, table = experiment.workload.graph(), experiment.workload.timed_layers()
     if graph is not None:
-        return round(max(graph.compute_s(rank) for rank in range(graph.num_ranks)), 3)
+        return round(graph.longest_compute_s(), 3)
     return 0.0 if table is None else round(table.compute_s, 3)
 
 

@@ -304,12 +304,13 @@ class Coordinator:
                 self._fail(worker, 0, f"was killed by signal {-status}, {name}", _log_tail(worker))
             elif status > 0 or not worker.finished:
                 self._fail(worker, 1, f"ended with status {status} before it was finished", _log_tail(worker))
-        self._judge_silence(worker, time.monotonic() - worker.active_s > _SILENCE * self._timeout_s)
+        if time.monotonic() - worker.active_s > _SILENCE * self._timeout_s:
+            self._fail_silent(worker)
 
-    def _judge_silence(self, worker: _Worker, too_long: bool) -> None:
+    def _fail_silent(self, worker: _Worker) -> None:
+        """Unless nothing is to be heard of it: in a barrier, and before and after its work."""
         silent_s = time.monotonic() - worker.heard_s
-        listening = worker.registered and not (worker.exited or worker.failed or worker.barrier)
-        if listening and too_long:
+        if worker.registered and not (worker.exited or worker.failed or worker.barrier):
             stopped = " and is stopped (SIGSTOP, or a debugger)" if worker.watch and worker.watch.is_stopped else ""
             self._fail(worker, 2, f"has said nothing for {silent_s:.1f} s{stopped}", _log_tail(worker))
 
@@ -326,7 +327,8 @@ class Coordinator:
         for worker in self._workers:
             # Whoever has not even complained is whom the others have waited for, unless it is sending to one of them.
             sending = now_s - worker.sent_s < self._timeout_s / 2
-            self._judge_silence(worker, now_s - worker.heard_s > self._timeout_s and not sending)
+            if now_s - worker.heard_s > self._timeout_s and not sending:
+                self._fail_silent(worker)
 
     def _explain(self) -> str:
         """The likeliest cause with its traceback or log, then what else was noticed."""

@@ -130,6 +130,10 @@ class Graph:
         """Everything that the rank computes."""
         return sum(node.duration_s for node in self.ranks[rank] if isinstance(node, Compute))
 
+    def longest_compute_s(self) -> float:
+        """Everything that the rank computes that computes most."""
+        return max(self.compute_s(rank) for rank in range(self.num_ranks))
+
     @property
     def sent_bytes(self) -> int:
         """Of the larger buffers of all collectives, each counted once, and of all messages."""

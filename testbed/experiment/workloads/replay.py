@@ -212,10 +212,9 @@ class GraphReplay(Replay):
     def computing(self) -> str:
         """Replayed."""
         graph = self.graph()
-        most_s = max(graph.compute_s(rank) for rank in range(graph.num_ranks))
         return (
             f"replayed, {self.origin()}: a graph of {sum(map(len, graph.ranks))} nodes; a rank computes for at most "
-            f"{milliseconds(most_s)}, and an iteration whose exchanges take no time lasts "
+            f"{milliseconds(graph.longest_compute_s())}, and an iteration whose exchanges take no time lasts "
             f"{milliseconds(graph.critical_path_s())}; contents are random numbers, their bytes are real"
         )
 

@@ -4,7 +4,6 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from testbed.experiment.changes import described
 from testbed.experiment.link import GilbertElliott, LinkSpec
@@ -13,8 +12,8 @@ from testbed.plan.direction import Direction
 from testbed.plan.machines import Spread
 from testbed.plan.plan import Plan
 from testbed.plan.storage import StoragePlan
+from testbed.report.terminal.notes import render_notes
 from testbed.report.terminal.setup import setup_text, value_text
-from testbed.report.terminal.topology import render_assumptions
 from testbed.report.wording import costs_text
 from transports.compression.base import Pattern
 from transports.units import format_rate, format_size, format_time
@@ -37,13 +36,12 @@ def render_plan(plan: Plan, console: Console) -> None:
         highlight=False,
         markup=False,
     )
-    render_assumptions(experiment.topology.assumptions(), console)
+    render_notes(experiment.topology.assumptions(), console)
     if plan.dilation_text:
         console.print(
             f"{plan.dilation_text}; here all is virtual but for the commands", highlight=False, soft_wrap=True
         )
-        for warning in plan.warnings:
-            console.print(Text.assemble(("note", "yellow"), f" {warning}"), highlight=False, soft_wrap=True)
+        render_notes(plan.warnings, console)
     table = Table(title="links, per direction", title_justify="left", box=None, pad_edge=False)
     for column, justify in (
         ("from", "left"),

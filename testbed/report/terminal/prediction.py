@@ -8,7 +8,7 @@ from rich.table import Table
 
 from testbed.plan.plan import Plan
 from testbed.record.number_text import percent_text, size_text, time_text
-from testbed.report.terminal.topology import render_assumptions
+from testbed.report.terminal.notes import render_notes
 from testbed.report.wording import costs_text, reach_text
 from testbed.theory.predict import ExchangePrediction, IterationPrediction
 from testbed.theory.reach import Expected
@@ -77,7 +77,7 @@ def render_prediction(found: IterationPrediction, plan: Plan, expected: Expected
     for link in found.links[:_NUM_LINKS]:
         links.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
     console.print(links)
-    render_assumptions(plan.experiment.topology.assumptions(), console)
+    render_notes(plan.experiment.topology.assumptions(), console)
     if plan.dilation_text:
         console.print(f"{plan.dilation_text}; times are virtual", highlight=False, style="dim", soft_wrap=True)
     console.print(costs_text(plan.costs), highlight=False, style="dim", soft_wrap=True)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.record.number_text import digits, percent_text, size_text, time_text
-from testbed.report.terminal.topology import render_assumptions
+from testbed.report.terminal.notes import render_notes
 from testbed.theory.simulation.simulate import Simulation
 
 REACH: Final = (
@@ -60,5 +60,5 @@ def render_simulation(found: Simulation, console: Console) -> None:
     for link in found.busiest:
         table.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
     console.print(table)
-    render_assumptions(found.assumptions, console)
+    render_notes(found.assumptions, console)
     console.print(f"{_METHODS[found.method]}: {digits(found.num_tasks)} in all. {REACH}", highlight=False, style="dim")

@@ -1,21 +1,14 @@
 """A topology that was read from somebody else's description, as a person reads it."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from testbed.experiment.link import LinkOverride
 from testbed.experiment.topologies.base import Topology
+from testbed.report.terminal.notes import render_notes
 from transports.units import format_rate, format_time
-
-
-def render_assumptions(assumptions: Sequence[str], console: Console) -> None:
-    """What was taken for what, and what was left out, a line each."""
-    for each in assumptions:
-        console.print(Text.assemble(("note", "yellow"), f" {each}"), highlight=False, soft_wrap=True)
 
 
 def render_fabric(topology: Topology, console: Console) -> None:
@@ -34,7 +27,7 @@ def render_fabric(topology: Topology, console: Console) -> None:
         for (rate, delay), number in counted.items():
             table.add_row(name, rate, delay, str(number))
     console.print(table)
-    render_assumptions(topology.assumptions(), console)
+    render_notes(topology.assumptions(), console)
 
 
 def _settings(link: LinkOverride) -> tuple[str, str]:

@@ -289,8 +289,9 @@ class _Simulator:
 
     def _moves_alike(self, chosen: Collective, exchange: Exchange) -> bool:
         """Whether all workers do the same in it."""
-        phases = chosen.phases(self._world(0, chosen), exchange.num_elements, exchange.element_bytes)
-        return exchange.operation == "all_reduce" and phases is not None
+        return exchange.operation == "all_reduce" and (
+            chosen.phases(self._world(0, chosen), exchange.num_elements, exchange.element_bytes) is not None
+        )
 
     def _messages_of(self, chosen: Collective, exchange: Exchange) -> float:
         if _adds(chosen, exchange):

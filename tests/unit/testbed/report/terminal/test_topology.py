@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from testbed.experiment.topologies.base import TOPOLOGIES
-from testbed.report.terminal.topology import render_assumptions, render_fabric
+from testbed.report.terminal.topology import render_fabric
 
 
 def test_links_are_counted_by_rate_and_delay_and_notes_follow() -> None:
@@ -20,9 +20,3 @@ def test_links_are_counted_by_rate_and_delay_and_notes_follow() -> None:
     assert ["hosts", "10gbit", "link.delay", "3"] in rows
     assert ["switches", "40gbit", "2us", "1"] in rows
     assert "note all is well" in text
-
-
-def test_nothing_to_say_prints_nothing() -> None:
-    stream = io.StringIO()
-    render_assumptions((), Console(file=stream))
-    assert stream.getvalue() == ""
