@@ -843,6 +843,45 @@ def test_a_peer_that_dies_is_named_by_every_message_that_it_had_a_part_in(channe
         assert waited_s < 25, "half of the group's timeout"
 
 
+def _leaves_while_its_peer_stands_still(rank: Rank, channel: str) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    os.environ["TESTBED_CHANNEL"] = channel
+    join_group(rank, timeout_s=50)
+    pid, stopped = Path(f"{rank.store_path}.pid"), Path(f"{rank.store_path}.stopped")
+    if rank.rank:
+        dist.recv(torch.zeros(1), 0, tag=1)  # there is a connection
+        received = torch.zeros(100, 1)
+        works = [dist.irecv(row, 0) for row in received]
+        pid.write_text(str(os.getpid()))
+        while not stopped.exists():
+            time.sleep(0.01)
+        for work in works:
+            assert work is not None
+            work.wait()
+        dist.destroy_process_group()
+        return received.flatten().tolist()
+    dist.send(torch.zeros(1), 1, tag=1)
+    while not pid.exists() or not pid.read_text():
+        time.sleep(0.01)
+    os.kill(int(pid.read_text()), signal.SIGSTOP)
+    threading.Timer(3.0, os.kill, (int(pid.read_text()), signal.SIGCONT)).start()
+    sent = [dist.isend(torch.tensor([float(number)]), 1) for number in range(100)]
+    stopped.touch()
+    for work in sent:
+        assert work is not None
+        work.wait()
+    dist.destroy_process_group()
+    return []
+
+
+@pytest.mark.parametrize("channel", ["tcp", "udp", "grpc", "grpc_bulk", "quic"])
+def test_what_is_on_its_way_to_a_peer_that_stands_still_is_not_cut_off(channel: str) -> None:
+    outcomes = run_ranks(_leaves_while_its_peer_stands_still, 2, channel)
+    assert outcomes[1].value == [float(number) for number in range(100)]
+
+
 def _peer_hangs(rank: Rank, timeout_s: float) -> dict[str, Any]:
     import torch
     import torch.distributed as dist

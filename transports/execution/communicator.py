@@ -549,11 +549,12 @@ class Communicator:
     def _run(self) -> None:
         """The communication thread."""
         error: BaseException = TransportError(f"rank {self.rank} closed the group itself")
+        in_order = True
         try:
             while (task := self._take()) is not None:
                 self._run_task(task)
         except BaseException as failure:  # noqa: BLE001 (it is raised where the operation is waited for)
-            error = failure
+            error, in_order = failure, False
         # Nothing works after an error: the ranks are out of step. Closing lets the peers notice at once.
         self._transport.close()
         with self._lock:
@@ -563,7 +564,9 @@ class Communicator:
             self._active = None
         for task in unfinished:
             task.finish(error)
-        self._point_to_point.close(error if isinstance(error, TransportError) else TransportError(str(error)))
+        self._point_to_point.close(
+            error if isinstance(error, TransportError) else TransportError(str(error)), in_order=in_order
+        )
         if self._closing:
             self.pool.shutdown()
 
@@ -676,7 +679,7 @@ class Communicator:
             is_helper = self._helper == threading.get_ident()
         self._ring()
         self._endpoint.close()
-        self._point_to_point.close(TransportError(f"rank {self.rank} closed the group itself"))
+        self._point_to_point.close(TransportError(f"rank {self.rank} closed the group itself"), in_order=True)
         if threading.current_thread() is not self._thread and not is_helper:
             self._thread.join()
             self.pool.shutdown()

@@ -38,8 +38,11 @@ from transports.execution.point_to_point import (
 from transports.execution.tensors import flat, nothing, raw
 from transports.group import Group, Store
 
-LINGER_S: Final = 1.0
-"""How long a member that leaves waits for a peer to say goodbye, too: what is on its way must not be cut off."""
+LINGER_S: Final = 30.0
+"""How long a member that leaves waits for a peer to say goodbye, too, if its timeout is not shorter: what is on its way
+must not be cut off, by a link that is slow or a machine that is busy. A peer that hangs is waited for as long."""
+HURRIED_LINGER_S: Final = 1.0
+"""The same after an error of the group."""
 _POLL_S: Final = (1e-3, 50e-3)
 """How often the store is polled, at first and later, whether a peer for which there are messages has come..."""
 _IDLE_POLL_S: Final = 0.25
@@ -48,8 +51,8 @@ _GRACE_S: Final = 1.0
 """So long after a peer has gone away its connection may still open: it may have sent something and left."""
 _OPEN_S: Final = 10.0
 """At least so long a connection may take to open, however short the time that is left for the first message."""
-_JOIN_S: Final = 5.0
-"""How long close() waits for a thread."""
+_JOIN_S: Final = 4.0
+"""How long close() waits for a thread beyond the time that it lingers."""
 _UINT8: Final = DTYPES.index("uint8")
 
 
@@ -161,13 +164,14 @@ class PointToPoint:
             pairs = dict(self._pairs)
         return {peer: found for peer, pair in pairs.items() if (found := pair.statistics()) is not None}
 
-    def close(self, error: TransportError) -> None:
-        """What is under way fails with that error, and so does what is posted from now on. Idempotent."""
+    def close(self, error: TransportError, *, in_order: bool) -> None:
+        """What is under way fails with that error, and so does what is posted from now on. Not `in_order`: the group
+        has failed. Idempotent."""
         with self._lock:
             self._closed = self._closed or error
             pairs = list(self._pairs.values())
         for pair in pairs:
-            pair.begin_closing(error)
+            pair.begin_closing(error, in_order=in_order)
         for pair in pairs:
             pair.join()
 
@@ -213,6 +217,7 @@ class Pair:
         self._posted: deque[Message] = deque()
         self._is_waiting = False
         self._closing: TransportError | None = None
+        self._linger_s = min(group.timeout_s, LINGER_S)
         self._endpoint: Endpoint | None = None
         self._over = False
         self._error: TransportError | None = None
@@ -244,9 +249,11 @@ class Pair:
                 self._is_waiting = False
                 self._wake()
 
-    def begin_closing(self, error: TransportError) -> None:
+    def begin_closing(self, error: TransportError, *, in_order: bool) -> None:
         """Fail what is under way with that error, and leave; callable from any thread."""
         with self._changed:
+            if not in_order:
+                self._linger_s = HURRIED_LINGER_S
             self._closing = self._closing or error
             if self._endpoint is None:  # the thread may be busy opening it, and for long
                 while self._posted:
@@ -256,7 +263,7 @@ class Pair:
     def join(self) -> None:
         """Return when the connection is closed."""
         if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
+            self._thread.join(self._linger_s + _JOIN_S)
 
     def statistics(self) -> PeerStatistics | None:
         """Of its connection, once it has one."""
@@ -377,7 +384,7 @@ class Pair:
                     if closing is not None:
                         self._fail_pending(closing)
                     self._protocol.leave()
-                    has_left, until_s = True, time.monotonic() + LINGER_S
+                    has_left, until_s = True, time.monotonic() + self._linger_s
                 if not has_left:
                     self._take_posted()
                     self._expire()

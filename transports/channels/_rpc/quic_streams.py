@@ -34,7 +34,8 @@ from transports.group import Group, published
 if TYPE_CHECKING:
     from aioquic.asyncio.protocol import QuicConnectionProtocol
     from aioquic.quic.configuration import QuicConfiguration
-    from aioquic.quic.events import QuicEvent
+    from aioquic.quic.connection import NetworkAddress
+    from aioquic.quic.events import ConnectionTerminated, QuicEvent
 
 MAX_DATAGRAM_BYTES: Final = 1500 - 20 - 8
 IDLE_TIMEOUT_S: Final = 10.0
@@ -209,6 +210,7 @@ class QuicStreams:
             with suppress(FrameMismatchError):
                 if unpack(data).operation == GOODBYE:
                     self._connections[rank].close()
+                    self.ended(rank, "its QUIC connection ended")  # as far as aioquic is concerned after a while
 
     def ended(self, rank: int, reason: str) -> None:
         """No more will come from there."""
@@ -313,6 +315,7 @@ def _connection_class(streams: QuicStreams, called: int | None) -> "type[QuicCon
     """A connection of theirs, whose class is known only where aioquic is there. `called` is the rank that it was made
     to reach; None: somebody called us."""
     from aioquic.asyncio.protocol import QuicConnectionProtocol
+    from aioquic.quic.connection import QuicConnectionState
     from aioquic.quic.events import ConnectionTerminated, StreamDataReceived
 
     class Connection(QuicConnectionProtocol):
@@ -326,15 +329,24 @@ def _connection_class(streams: QuicStreams, called: int | None) -> "type[QuicCon
         begun: bool = False
         """The header of the stream that is due has been handed on."""
 
+        def datagram_received(self, data: bytes | str, addr: "NetworkAddress") -> None:
+            super().datagram_received(data, addr)
+            # aioquic says so three probe timeouts later (RFC 9000, 10.2.2), which after a pause may be half a minute.
+            if self._quic._state is QuicConnectionState.DRAINING and self._quic._close_event is not None:  # noqa: SLF001
+                self._terminated(self._quic._close_event)  # noqa: SLF001
+
         def quic_event_received(self, event: "QuicEvent") -> None:
             if isinstance(event, StreamDataReceived):
                 self._received(event.stream_id, event.data, over=event.end_stream)
             elif isinstance(event, ConnectionTerminated):
-                rank = self.rank if self.rank is not None else called
-                if rank is not None:
-                    streams.ended(
-                        rank, f"its QUIC connection ended{f': {event.reason_phrase}' * bool(event.reason_phrase)}"
-                    )
+                self._terminated(event)
+
+        def _terminated(self, event: "ConnectionTerminated") -> None:
+            """The other side has closed it, or it has timed out. Idempotent."""
+            rank = self.rank if self.rank is not None else called
+            if rank is not None:
+                reason = f": {event.reason_phrase}" if event.reason_phrase else ""
+                streams.ended(rank, f"its QUIC connection ended{reason}")
 
         def _received(self, number: int, data: bytes, *, over: bool) -> None:
             if self.following is None:

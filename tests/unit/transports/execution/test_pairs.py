@@ -359,7 +359,7 @@ def test_a_tensor_is_its_owners_once_its_error_is_reported_which_waits_for_no_go
             close()
 
         vars(endpoint)["close"] = close_late
-        pair.begin_closing(TransportError("enough"))
+        pair.begin_closing(TransportError("enough"), in_order=True)
         with pytest.raises(TransportError, match="enough"):
             message.wait(10)
         values.fill_(7)
