@@ -60,6 +60,8 @@ class Simulator:
         self._chance_of_stalls = random.Random(seed)
         self._stalls: dict[Address, tuple[float, float]] = {}
         self._unread: dict[Address, list[tuple[float, Datagram]]] = {address: [] for address in cores}
+        self._deadlines_s: dict[Address, float | None] = {}
+        """Of the cores, each since it was last driven: asking all of them before every event took most of the time."""
         self.num_dropped = 0
         """For want of room in a queue."""
 
@@ -95,8 +97,8 @@ class Simulator:
 
     def _next(self, limit_s: float) -> bool:
         """The next arrival or deadline. False when there is none within the limit."""
-        deadlines = ((self._deadline_s(address), address) for address in self.cores)
-        due = min(((when, address) for when, address in deadlines if when is not None), default=None)
+        wishes = ((self._wishes_s(address), address) for address in self.cores)
+        due = min(((when, address) for when, address in wishes if when is not None), default=None)
         arrival_s = self._arriving[0][0] if self._arriving else None
         if due is not None and (arrival_s is None or due[0] < arrival_s):
             if due[0] > limit_s:
@@ -123,9 +125,9 @@ class Simulator:
             found = [datagram._replace(age_s=self.now_s - arrived_s) for arrived_s, datagram in unread]
             self.cores[address].receive(found, self.now_s)
 
-    def _deadline_s(self, address: Address) -> float | None:
+    def _wishes_s(self, address: Address) -> float | None:
         """When the host wants to run and is let."""
-        deadline_s = self.now_s if self._unread[address] else self.cores[address].deadline_s()
+        deadline_s = self.now_s if self._unread[address] else self._deadlines_s[address]
         return None if deadline_s is None else self._runs_s(address, max(deadline_s, self.now_s))
 
     def _runs_s(self, address: Address, when_s: float) -> float:
@@ -147,6 +149,7 @@ class Simulator:
                 continue
             for _ in range(2 if self._random.random() < self.network.duplicate else 1):
                 self._send(sender, datagram)
+        self._deadlines_s[sender] = self.cores[sender].deadline_s()
 
     def _leaves(self, sender: Address, datagram: Datagram) -> bool:
         """Whether the link takes it: at once, or when those before it have left."""
