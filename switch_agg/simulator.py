@@ -92,7 +92,7 @@ class Simulator:
         self._transmit(address)
 
     def touch(self, address: Address) -> None:
-        """A core was changed from outside: send what it has to send."""
+        """A core was changed from outside, which nobody else says: send what it has to, and ask for its deadline."""
         self._transmit(address)
 
     def _next(self, limit_s: float) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.ranks import Rank, join_group, run_ranks
+from transports.channels.base import CHANNELS
 
 if TYPE_CHECKING:
     import torch
@@ -876,7 +877,7 @@ def _leaves_while_its_peer_stands_still(rank: Rank, channel: str) -> list[float]
     return []
 
 
-@pytest.mark.parametrize("channel", ["tcp", "udp", "grpc", "grpc_bulk", "quic"])
+@pytest.mark.parametrize("channel", [kind for kind in CHANNELS.kinds() if CHANNELS[kind].crosses_links])
 def test_what_is_on_its_way_to_a_peer_that_stands_still_is_not_cut_off(channel: str) -> None:
     outcomes = run_ranks(_leaves_while_its_peer_stands_still, 2, channel)
     assert outcomes[1].value == [float(number) for number in range(100)]

@@ -23,7 +23,7 @@ from switch_agg.worker import MAX_SILENCE_S, Worker
 
 SWITCH: Address = ("switch", 0xBEE0)
 NUM_ELEMENTS = 32
-SEEDS = 1000
+SEEDS = 1500
 
 
 def host(index: int) -> Address:

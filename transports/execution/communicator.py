@@ -548,13 +548,13 @@ class Communicator:
 
     def _run(self) -> None:
         """The communication thread."""
-        error: BaseException = TransportError(f"rank {self.rank} closed the group itself")
-        in_order = True
+        failure: BaseException | None = None
         try:
             while (task := self._take()) is not None:
                 self._run_task(task)
-        except BaseException as failure:  # noqa: BLE001 (it is raised where the operation is waited for)
-            error, in_order = failure, False
+        except BaseException as raised:  # noqa: BLE001 (it is raised where the operation is waited for)
+            failure = raised
+        error = failure or TransportError(f"rank {self.rank} closed the group itself")
         # Nothing works after an error: the ranks are out of step. Closing lets the peers notice at once.
         self._transport.close()
         with self._lock:
@@ -565,7 +565,7 @@ class Communicator:
         for task in unfinished:
             task.finish(error)
         self._point_to_point.close(
-            error if isinstance(error, TransportError) else TransportError(str(error)), in_order=in_order
+            error if isinstance(error, TransportError) else TransportError(str(error)), in_order=failure is None
         )
         if self._closing:
             self.pool.shutdown()

@@ -210,10 +210,11 @@ class QuicStreams:
             with suppress(FrameMismatchError):
                 if unpack(data).operation == GOODBYE:
                     self._connections[rank].close()
-                    self.ended(rank, "its QUIC connection ended")  # as far as aioquic is concerned after a while
+                    self.ended(rank)  # aioquic says so later: see Connection.datagram_received
 
-    def ended(self, rank: int, reason: str) -> None:
-        """No more will come from there."""
+    def ended(self, rank: int, phrase: str = "") -> None:
+        """No more will come from there; `phrase` is QUIC's reason. Idempotent."""
+        reason = f"its QUIC connection ended{f': {phrase}' if phrase else ''}"
         with self.lock:
             stream = self.streams.get(rank)
             if stream is None:  # it was called and never answered
@@ -342,11 +343,10 @@ def _connection_class(streams: QuicStreams, called: int | None) -> "type[QuicCon
                 self._terminated(event)
 
         def _terminated(self, event: "ConnectionTerminated") -> None:
-            """The other side has closed it, or it has timed out. Idempotent."""
+            """One side has closed it, or it has timed out. Idempotent."""
             rank = self.rank if self.rank is not None else called
             if rank is not None:
-                reason = f": {event.reason_phrase}" if event.reason_phrase else ""
-                streams.ended(rank, f"its QUIC connection ended{reason}")
+                streams.ended(rank, event.reason_phrase)
 
         def _received(self, number: int, data: bytes, *, over: bool) -> None:
             if self.following is None:
