@@ -1,12 +1,13 @@
 """A collective's schedule as a graph: the messages of each participant, for simulators that take custom collectives."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from testbed.errors import SpecError
 from testbed.traces.graph import ELEMENT_BYTES, OPERATIONS, Compute, Graph, Node, Receive, Send
 from transports.collectives.base import Collective, Operation, Step, World
-from transports.collectives.cost import schedules
-from transports.collectives.schedules.dependencies import dependencies
+from transports.collectives.schedules.dependencies import Dependencies
+from transports.collectives.schedules.expanded import schedules
 
 
 def schedule_graph(
@@ -26,13 +27,15 @@ def schedule_graph(
         raise SpecError(f"{collective.kind} adds in the network, and that has no schedule among ranks")
     world: World = collective.world(num_workers)
     every = schedules(collective, operation, world, num_elements, element_bytes)
-    return Graph(ranks=tuple(_nodes(list(steps), element_type) for steps in every))
+    return Graph(
+        ranks=tuple(_nodes(steps, order, element_type) for steps, order in zip(every, every.orders, strict=True))
+    )
 
 
-def _nodes(steps: list[Step], element_type: str) -> tuple[Node, ...]:
+def _nodes(steps: Sequence[Step], order: Dependencies, element_type: str) -> tuple[Node, ...]:
     """Of one participant."""
     before: dict[int, list[int]] = defaultdict(list)
-    for index, following in enumerate(dependencies(steps).successors):
+    for index, following in enumerate(order.successors):
         for later in following:
             before[later].append(index)
     nodes: list[Node] = []

@@ -15,8 +15,9 @@ from tests.threads import run_communicators
 from transports.channels.base import CHANNELS
 from transports.channels.framing import DTYPES
 from transports.collectives.base import COLLECTIVES, Buffer, Collective, Operation, Segmented, World, reach
-from transports.collectives.cost import bound_s, interpret, schedules, sent_bytes
+from transports.collectives.cost import bound_s, interpret, sent_bytes
 from transports.collectives.recursive_doubling import RecursiveDoubling
+from transports.collectives.schedules.expanded import schedules
 from transports.collectives.timing import alpha_beta_time_s
 from transports.errors import PeerLostError
 from transports.execution.communicator import Communicator

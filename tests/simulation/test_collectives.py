@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transports.collectives.base import COLLECTIVES, Buffer, Segmented, World
-from transports.collectives.cost import bound_s, interpret, schedules, sent_bytes
+from transports.collectives.cost import bound_s, interpret, sent_bytes
 from transports.collectives.ring import Ring
+from transports.collectives.schedules.expanded import schedules
 from transports.collectives.timing import alpha_beta_time_s
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transports.collectives.base import Buffer, Chunk, Collective, Operation, Step, World, reach
-from transports.collectives.schedules.defaults import schedule
 from transports.collectives.schedules.dependencies import Dependencies, dependencies
+from transports.collectives.schedules.expanded import schedules
 from transports.errors import TransportError
 
 Array = npt.NDArray[Any]
@@ -30,22 +30,6 @@ class TrafficCount:
     payload_bytes: int
     """Elements only; the channel adds `header_bytes` per message."""
     num_messages: int
-
-
-def schedules(
-    collective: Collective,
-    operation: Operation,
-    world: World,
-    num_elements: int,
-    element_bytes: int,
-    *,
-    root: int = 0,
-) -> list[Sequence[Step]]:
-    """Every participant's steps."""
-    return [
-        schedule(collective, operation, world, participant, num_elements, element_bytes=element_bytes, root=root)
-        for participant in range(world.size)
-    ]
 
 
 def sent_bytes(

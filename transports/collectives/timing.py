@@ -25,11 +25,11 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Final, NamedTuple
 
-from transports.collectives.base import Collective, Operation, Step, World
-from transports.collectives.cost import DeadlockError, Progress, schedules, sent_bytes
+from transports.collectives.base import Collective, Operation, World
+from transports.collectives.cost import DeadlockError, Progress, sent_bytes
 from transports.collectives.costs import DEFAULT_COSTS, FREE, Costs
 from transports.collectives.network_info import DEFAULT_QUEUE_BYTES
-from transports.collectives.schedules.dependencies import dependencies
+from transports.collectives.schedules.expanded import Schedules, schedules
 
 PACKET_BYTES: Final = 1448
 """Of payload, in a segment of Ethernet's MTU."""
@@ -309,7 +309,7 @@ class _Timeline:
 
     def __init__(
         self,
-        every: Sequence[Sequence[Step]],
+        every: Schedules,
         element_bytes: int,
         links: Links,
         costs: Costs,
@@ -321,7 +321,7 @@ class _Timeline:
         self._connections = None if connections is None else dict(connections)
         self._element_bytes = element_bytes
         self._links, self._costs, self._begins_s = links, costs, begins_s
-        self._members = [Progress(steps, dependencies(steps)) for steps in every]
+        self._members = [Progress(steps, order) for steps, order in zip(every, every.orders, strict=True)]
         first_s = min(begins_s, default=0.0)
         self._last_s = first_s - quiet_s
         self._free_s = [first_s - quiet_s] * len(links.s_per_byte)

@@ -9,8 +9,8 @@ import numpy as np
 from testbed.theory.simulation.fair_sharing import Floats
 from testbed.theory.simulation.transfers import TaskGraph
 from transports.collectives.base import Collective, Operation, Step, World
-from transports.collectives.cost import schedules
-from transports.collectives.schedules.dependencies import Dependencies, dependencies
+from transports.collectives.schedules.dependencies import Dependencies
+from transports.collectives.schedules.expanded import schedules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ def add_collective(
     """Add all messages of one operation; participant p begins after the task `entries[p]`, and is through with the task
     of the same place in what is returned."""
     every = schedules(collective, operation, world, num_elements, element_bytes)
-    orders = [dependencies(steps) for steps in every]
+    orders = every.orders
     tasks = [
         _add_steps(graph, exchangers, participant, steps, order, element_bytes, entries[participant])
         for participant, (steps, order) in enumerate(zip(every, orders, strict=True))

@@ -2,9 +2,10 @@
 
 from transports.collectives.base import World
 from transports.collectives.cntk import Cntk
-from transports.collectives.cost import schedules, sent_bytes
+from transports.collectives.cost import sent_bytes
 from transports.collectives.network_info import NetworkInfo
 from transports.collectives.recursive_doubling import RecursiveDoubling
+from transports.collectives.schedules.expanded import schedules
 
 FOUR = World(num_workers=4)
 
