@@ -22,6 +22,15 @@ def not_of_the_machine(reasons: Sequence[str]) -> list[str]:
     return [reason for reason in reasons if not any(words in reason for words in OF_THE_MACHINE)]
 
 
+def assert_stands(outcome: str, reasons: Sequence[str], *, busy: bool) -> None:
+    """On a machine that nobody else uses the run's numbers stand. Beside other load they do, or the verdict names
+    that, and nothing else makes the run invalid."""
+    if busy:
+        assert_no_fault_of_the_links(outcome, reasons)
+    else:
+        assert outcome in {"valid", "degraded"}, reasons
+
+
 def assert_no_fault_of_the_links(outcome: str, reasons: Sequence[str]) -> None:
     """The run came to its end, and what makes it invalid, if anything, is the machine. The gravest reasons come first,
     and of those the links' and the sums' before the machine's (testbed/verdict/judge.py)."""

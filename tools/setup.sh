@@ -73,10 +73,21 @@ index=()
 [ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${index[@]}" -c constraints.txt -e '.[all,dev]' \
   || fail "pip could not install the packages of pyproject.toml; the lines above say which (TORCH_INDEX=<url> names an index for torch)"
-# pip compiles on one core. Some packages have templates that are no Python; Python compiles what is missing when it is imported.
-.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
 for folder in switch_agg testbed.system; do
   .venv/bin/python -m "$folder.native.build" || fail "the C sources of $folder could not be built"
 done
 .venv/bin/python -m testbed.system.native.libraries >/dev/null || fail "the C sources of the transports could not be built"
+# pip would compile all 12,000 modules on one core. What our own modules import is compiled here, whatever the environment
+# says of bytecode; the rest when it is imported.
+PYTHONDONTWRITEBYTECODE= .venv/bin/python - <<'END' || fail "what was installed cannot be imported; the lines above say what"
+import importlib
+import pkgutil
+
+import torch._dynamo  # which DistributedDataParallel imports
+
+for package in ("switch_agg", "transports", "testbed"):
+    for module in pkgutil.walk_packages([package], f"{package}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+END
 printf '%s' "$wanted" > "$stamp"

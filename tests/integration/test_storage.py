@@ -24,6 +24,8 @@ from testbed.runner.coordinator import Listener
 from testbed.runner.run import run_experiment
 from testbed.runner.session import Session, session
 from testbed.system.run_state import new_run_id
+from tests.load import is_busy
+from tests.verdicts import assert_stands
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
 
@@ -46,14 +48,22 @@ def run(tmp_path: Path, **keys: Any) -> Summary:
     return run_experiment(validate(spec), output=tmp_path, progress=progress, calibration_mode=Mode.CLASS)
 
 
+@pytest.fixture
+def busy() -> bool:
+    """Whether others use the machine."""
+    return is_busy()
+
+
 def link(summary: Summary, sender: str, receiver: str) -> Any:
     return next(each for each in summary.links if (each.from_, each.to) == (sender, receiver))
 
 
 @pytest.mark.quiet  # a result that stands
-def test_what_is_read_before_the_first_iteration_takes_as_long_as_the_disk_and_is_counted(tmp_path: Path) -> None:
+def test_what_is_read_before_the_first_iteration_takes_as_long_as_the_disk_and_is_counted(
+    tmp_path: Path, *, busy: bool
+) -> None:
     summary = run(tmp_path, storage={"kind": "full_read", "data": f"{DATA_BYTES}B", "disk": f"{DISK_BPS / 1e6:g}mbit"})
-    assert summary.outcome in {"valid", "degraded"}, summary.reasons
+    assert_stands(summary.outcome, summary.reasons, busy=busy)
     assert link(summary, "d0", "s0").measured_rate_bps is not None, "calibrated as all others"
     assert link(summary, "d0", "s0").bytes < 20_000, "nothing is read while iterations are measured"
     storage, stages = summary.storage, summary.stages
@@ -74,14 +84,14 @@ def test_what_is_read_before_the_first_iteration_takes_as_long_as_the_disk_and_i
 @pytest.mark.quiet  # results that stand
 @pytest.mark.parametrize("prefetch", [True, False])
 def test_batches_are_counted_with_the_gradients_and_waited_for_unless_they_come_before(
-    tmp_path: Path, *, prefetch: bool
+    tmp_path: Path, *, prefetch: bool, busy: bool
 ) -> None:
     sample = 50_000
     summary = run(
         tmp_path,
         storage={"kind": "batch_read", "sample": f"{sample}B", "prefetch": prefetch, "disk": f"{DISK_BPS / 1e6:g}mbit"},
     )
-    assert summary.outcome in {"valid", "degraded"}, summary.reasons
+    assert_stands(summary.outcome, summary.reasons, busy=busy)
     batch_bytes = 4 * sample
     from_storage, to_worker = link(summary, "d0", "s0"), link(summary, "s0", "w1")
     assert from_storage.expected_bytes == from_storage.input_bytes
