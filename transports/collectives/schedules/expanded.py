@@ -32,7 +32,7 @@ _Key = tuple[Collective, Operation, World, int, int, int]
 
 
 class _Recent:
-    """The latest ones; those that nobody has asked for the longest go first."""
+    """The latest ones; whoever was wanted the longest ago goes first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -24,7 +24,7 @@ def test_every_participants_steps_and_what_they_wait_for() -> None:
         assert every.num_steps == sum(map(len, expected))
 
 
-def test_it_is_expanded_once_and_anew_when_too_much_was_asked_for_since(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_expanded_once_and_anew_when_too_much_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expanded, "_recent", expanded._Recent())
     first = schedules(Ring(), "all_reduce", FOUR, 1001, 4)
     monkeypatch.setattr(expanded, "MOST_STEPS", 2 * first.num_steps)
@@ -35,7 +35,7 @@ def test_it_is_expanded_once_and_anew_when_too_much_was_asked_for_since(monkeypa
     assert schedules(Ring(), "all_reduce", FOUR, 1003, 4) is third
     assert schedules(Ring(), "all_reduce", FOUR, 1001, 4) is first
     again = schedules(Ring(), "all_reduce", FOUR, 1002, 4)
-    assert again is not second, "nobody had asked for it for the longest"
+    assert again is not second, "it was wanted the longest ago"
     assert again == second
 
 
