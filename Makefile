@@ -3,8 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread; polars' look
-# for work that small tables do not have.
-UNPRIVILEGED := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged and not slow" -n logical --maxprocesses 8 --dist loadfile
+# for work that small tables do not have. What hangs in C code, where no test's own timeout reaches, ends with its stacks.
+UNPRIVILEGED := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged and not slow" -n logical --maxprocesses 8 --dist loadfile \
+  -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
 ONE_BY_ONE := $(BIN)/python -m pytest -q
 # Python's own and pytest's rewritten modules are compiled once, whatever the environment says: collecting 9,000 tests takes
 # 20 s without and 10 s with, in each process that does not know by its marks what it leaves out (tests/selection.py).

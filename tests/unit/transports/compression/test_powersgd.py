@@ -1,5 +1,8 @@
 """Low-rank factors."""
 
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -155,35 +158,47 @@ def test_matrices_of_one_shape_go_together_to_the_same_result(
     )
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_it_goes_as_torch_s_hook_from_the_same_start(tmp_path: Path, batched: bool) -> None:
+@pytest.fixture
+def group_of_one(tmp_path: Path) -> Iterator[None]:
+    """Of gloo, whose own threads call the hook's callbacks, which refer to the group, and drop them after wait() has
+    returned: a group whose last reference goes there joins the thread it is on, and the process aborts or hangs."""
     dist.init_process_group("gloo", store=FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        state = powerSGD_hook.PowerSGDState(
-            None,
-            matrix_approximation_rank=2,
-            start_powerSGD_iter=2,
-            min_compression_rate=2,
-            batch_tensors_with_same_shape=batched,
-        )
-        workers = Workers(
-            {"kind": "powersgd", "rank": 2, "start": 2, "min_compression_rate": 2.0, "batch_same_shapes": batched}, 1
-        )
-        queries = torch.linalg.qr(torch.randn(3, 30, 2, generator=torch.Generator().manual_seed(5)))[0]
-        state.p_memory_dict[0], state.q_memory_dict[0] = torch.zeros(3 * 20 * 2), queries.flatten().clone()
-        codec = workers.members[0]._codec
-        assert isinstance(codec, powersgd._Codec)
-        codec._queries |= {number: queries[number].numpy().copy() for number in range(3)}
-        order = [ALIKE[0], ALIKE[1], ALIKE[3], ALIKE[2]]
-        for number in range(20):
-            gradient = _alike(3 * number)
-            theirs = gradient.clone()
-            powerSGD_hook.powerSGD_hook(
-                state,
-                _Bucket(theirs, [piece.shape for piece in order]),
-            ).wait()
-            ours = workers.mean([gradient], order)[0]
-            assert torch.allclose(ours, theirs, atol=2e-3)
-            assert torch.allclose(ours, gradient, atol=1e-3) == (number < 2)
-    finally:
-        dist.destroy_process_group()
+    group = dist.group.WORLD
+    num_references = sys.getrefcount(group)
+    yield
+    deadline_s = time.monotonic() + 60
+    while sys.getrefcount(group) > num_references:
+        assert time.monotonic() < deadline_s, "a callback still refers to the group"
+        time.sleep(0.001)
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("batched", [False, True])
+def test_it_goes_as_torch_s_hook_from_the_same_start(batched: bool) -> None:
+    state = powerSGD_hook.PowerSGDState(
+        None,
+        matrix_approximation_rank=2,
+        start_powerSGD_iter=2,
+        min_compression_rate=2,
+        batch_tensors_with_same_shape=batched,
+    )
+    workers = Workers(
+        {"kind": "powersgd", "rank": 2, "start": 2, "min_compression_rate": 2.0, "batch_same_shapes": batched}, 1
+    )
+    queries = torch.linalg.qr(torch.randn(3, 30, 2, generator=torch.Generator().manual_seed(5)))[0]
+    state.p_memory_dict[0], state.q_memory_dict[0] = torch.zeros(3 * 20 * 2), queries.flatten().clone()
+    codec = workers.members[0]._codec
+    assert isinstance(codec, powersgd._Codec)
+    codec._queries |= {number: queries[number].numpy().copy() for number in range(3)}
+    order = [ALIKE[0], ALIKE[1], ALIKE[3], ALIKE[2]]
+    for number in range(20):
+        gradient = _alike(3 * number)
+        theirs = gradient.clone()
+        powerSGD_hook.powerSGD_hook(
+            state,
+            _Bucket(theirs, [piece.shape for piece in order]),
+        ).wait()
+        ours = workers.mean([gradient], order)[0]
+        assert torch.allclose(ours, theirs, atol=2e-3)
+        assert torch.allclose(ours, gradient, atol=1e-3) == (number < 2)
