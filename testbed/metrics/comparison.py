@@ -1,12 +1,12 @@
 """Are Prometheus' counters the record's?
 
-What the page says at a scrape is the last sample of each link, and every sample is in the record. So a value scraped at
-t lies between what the record has for one scrape before t and one scrape after it; and the last scrape, taken when
-nothing is sampled any more, has the record's last values exactly.
+What the page says at a scrape is the last reading of every link, with the moment at which it was taken; and every
+reading is in the record. So each scraped value is one of the record's, exactly: that of its moment, however late the
+page or Prometheus was. The last scrape, taken when nothing is read any more, has the record's last values.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ import polars as pl
 from testbed.errors import RunFailedError
 from testbed.metrics import families
 from testbed.metrics.families import Family
-from testbed.metrics.server import DIRECTORY, SCRAPE_INTERVAL_S, PrometheusServer
+from testbed.metrics.server import DIRECTORY, PrometheusServer, Series
 from testbed.record.summary import PrometheusSummary
 
 COUNTERS: Final[Mapping[Family, str]] = {
@@ -28,18 +28,23 @@ MAX_COMPARED_S: Final = 600.0
 """Of a long run the last ten minutes: each scrape of each direction is fetched."""
 
 
+_CLOCK_ERROR_S: Final = 1e-5
+"""Of Unix times as floating-point numbers, with room: two readings of a link are farther apart."""
+
+
 def differences(
     name: str,
     column: str,
-    scraped: Mapping[tuple[str, str], Sequence[tuple[float, float]]],
+    scraped: Series,
+    read_s: Mapping[float, float],
     samples: pl.DataFrame,
     *,
     origin_s: float,
-    slack_s: float,
 ) -> list[str]:
     """One line for each direction whose counter differs. Pure.
 
-    `origin_s` is the Unix time at which `samples.at_s` is 0.
+    `read_s` has, by the moment of the scrape, when the counters scraped then had been read; `origin_s` is the time, on
+    the clock of these, at which `samples.at_s` is 0.
     """
     found = []
     for (link, node), rows in samples.sort("at_s").group_by(["link", "node"], maintain_order=True):
@@ -48,28 +53,28 @@ def differences(
         if not scrapes:
             found.append(f"{where} was never scraped")
             continue
-        at_s, values = np.array(scrapes, dtype=np.float64).T
+        if any(scrape_s not in read_s for scrape_s, _ in scrapes):
+            found.append(f"{where} was scraped without the moment at which it was read")
+            continue
+        taken_s, values = np.array([(read_s[scrape_s], value) for scrape_s, value in scrapes]).T
         sampled_s, counted = rows["at_s"].to_numpy() + origin_s, rows[column].to_numpy()
-        last = len(counted) - 1
-        # Before the first sample nothing was on the page.
-        low = counted[np.maximum(np.searchsorted(sampled_s, at_s - slack_s, side="right") - 1, 0)]
-        high = counted[np.minimum(np.searchsorted(sampled_s, at_s + slack_s), last)]
-        wrong = np.flatnonzero((values < low) | (values > high))
+        index = np.searchsorted(sampled_s, taken_s + _CLOCK_ERROR_S, side="right") - 1
+        recorded = np.where(index >= 0, counted[index], -1)  # before the first reading nothing was on the page
+        wrong = np.flatnonzero(values != recorded)
         if len(wrong):
             first = wrong[0]
-            found.append(
-                f"{where} was scraped as {values[first]:,.0f} when the record has {low[first]:,} to {high[first]:,}"
-            )
-        elif values[-1] != counted[last]:
-            found.append(f"{where} ended as {values[-1]:,.0f}, the record as {counted[last]:,}")
+            had = f"{recorded[first]:,}" if index[first] >= 0 else "nothing yet"
+            found.append(f"{where} was scraped as {values[first]:,.0f} when the record has {had}")
+        elif values[-1] != counted[-1]:
+            found.append(f"{where} ended as {values[-1]:,.0f}, the record as {counted[-1]:,}")
     return found
 
 
-def compare(server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float) -> PrometheusSummary:
+def compare(server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float, origin_s: float) -> PrometheusSummary:
     """What a run's Prometheus saw, beside the record's samples; when nothing is sampled any more.
 
-    `epoch_s` is the moment on CLOCK_MONOTONIC that `samples.at_s` counts from. One that does not answer or does not
-    scrape is a difference: what was measured is in the record all the same.
+    `samples.at_s` is 0 at `epoch_s` on CLOCK_MONOTONIC, which is `origin_s` on the page's clock. A server that does not
+    answer or does not scrape is a difference: what was measured is in the record all the same.
     """
     over_s = min(MAX_COMPARED_S, time.monotonic() - epoch_s)
     found: list[str] = []
@@ -77,10 +82,10 @@ def compare(server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float) 
     alerts: dict[str, int] = {}
     try:
         server.await_scrape()
-        origin_s = epoch_s + time.time() - time.monotonic()
+        scraped = server.scrapes([families.LINKS_READ.name, *(family.name for family in COUNTERS)], over_s=over_s)
+        read_s = {at_s: value for each in scraped[families.LINKS_READ.name].values() for at_s, value in each}
         for family, column in COUNTERS.items():
-            scraped = server.scrapes(family.name, over_s=over_s)
-            found += differences(family.name, column, scraped, samples, origin_s=origin_s, slack_s=SCRAPE_INTERVAL_S)
+            found += differences(family.name, column, scraped[family.name], read_s, samples, origin_s=origin_s)
         num_scrapes, num_series, alerts = server.num_scrapes(), server.num_series(), server.alerts()
     except RunFailedError as error:
         found.append(str(error))

@@ -76,6 +76,13 @@ LINK_UTILIZATION: Final = Family(
     text="Sent over possible between the last two samples, 0 to 1.",
     source=f"{_LINE}, two samples",
 )
+LINKS_READ: Final = Family(
+    name="testbed_links_read_timestamp_seconds",
+    kind="gauge",
+    labels=(),
+    text="When the counters of links on this page had been read; Unix time.",
+    source="the sampler's clock, set to the wall's when the run began",
+)
 LINK_BACKLOGGED_DUE: Final = Family(
     name="testbed_link_backlogged_due_bytes_total",
     kind="counter",
@@ -201,6 +208,7 @@ FAMILIES: Final = (
     LINK_BACKLOG,
     LINK_RATE,
     LINK_UTILIZATION,
+    LINKS_READ,
     LINK_BACKLOGGED_DUE,
     LINK_BACKLOGGED_SENT,
     LINK_CHANGES,
@@ -226,4 +234,4 @@ def max_series(num_directions: int, num_workers: int) -> int:
     (switch_agg.metrics)."""
     by_direction = 6 + 2 + 5  # counters and gauges; probes; three quantiles, their count, drops
     by_worker = 2 + len(ITERATION_PART_NAMES) + 5  # sum, count; parts; last iteration, loss, communication
-    return num_directions * by_direction + num_workers * by_worker + 3 + 1 + 1 + 1
+    return num_directions * by_direction + num_workers * by_worker + 1 + 3 + 1 + 1 + 1

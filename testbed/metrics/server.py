@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -41,7 +41,7 @@ _NUM_TRIES: Final = 3
 _LOOPBACK: Final = "127.0.0.1"
 
 Series = Mapping[tuple[str, str], Sequence[tuple[float, float]]]
-"""Of one metric, by link and sending node: Unix time and value of each scrape, in order."""
+"""Of one metric, by link and sending node (empty where it has none): Unix time and value of each scrape, in order."""
 
 
 def configuration(target_port: int, rules: Path) -> str:
@@ -173,13 +173,16 @@ class PrometheusServer:
             time.sleep(_POLL_S)
         raise RunFailedError(f"{PROGRAM} has not scraped the run's page for {_SCRAPE_TIMEOUT_S:g} s")
 
-    def scrapes(self, name: str, *, over_s: float) -> Series:
-        """Every scrape of a link's counter over the last seconds."""
-        found = self.query(f"{self._selector(name)}[{max(1, round(over_s))}s]")
-        return {
-            (each["metric"]["link"], each["metric"]["node"]): [(at_s, float(value)) for at_s, value in each["values"]]
-            for each in found
-        }
+    def scrapes(self, names: Collection[str], *, over_s: float) -> Mapping[str, Series]:
+        """Every scrape of these metrics over the last seconds, by name; of the same scrapes all of them."""
+        every = "|".join(names)
+        found = self.query(f'{{__name__=~"{every}",run="{self._state.run_id}"}}[{max(1, round(over_s))}s]')
+        series: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {name: {} for name in names}
+        for each in found:
+            labels = each["metric"]
+            values = [(at_s, float(value)) for at_s, value in each["values"]]
+            series[labels["__name__"]][labels.get("link", ""), labels.get("node", "")] = values
+        return series
 
     def num_series(self) -> int:
         """How many series of the run there are now."""

@@ -284,7 +284,7 @@ class PrometheusSummary(_Part):
     alerts: dict[str, int] = {}
     """Those that fired, by name: about how many directions, workers or other things."""
     differences: list[str]
-    """Where they were not the same within one scrape; none is as it should be."""
+    """Where they were not the same; none is as it should be."""
 
 
 class AllReduceSummary(_Part):

@@ -312,7 +312,12 @@ class _Run:
         if server is not None:
             self.status_file.phase("compare with Prometheus")
             ended_s = time.monotonic()
-            found.prometheus = compare(server, self.writer.frame("links"), epoch_s=found.epoch_s)
+            found.prometheus = compare(
+                server,
+                self.writer.frame("links"),
+                epoch_s=found.epoch_s,
+                origin_s=found.epoch_s + exporter.clock_offset_s,
+            )
             server.stop()
             found.overhead_s["prometheus"] += time.monotonic() - ended_s
         found.captures = captures.results

@@ -108,6 +108,14 @@ def test_links_are_counters_and_gauges_with_the_promised_names_and_labels(export
         assert first.value == pytest.approx(value)
         assert second.labels["node"] == "s0"
     assert families["testbed_link_utilization_ratio"].samples[1].value == pytest.approx(0.4)
+    (read,) = families["testbed_links_read_timestamp_seconds"].samples
+    assert read.labels == {"run": "r1"}
+    assert read.value == 1.101 + exporter.clock_offset_s
+    assert exporter.clock_offset_s == pytest.approx(time.time() - time.monotonic(), abs=1)
+
+
+def test_before_the_first_reading_no_moment_of_one_is_served(exporter: Exporter) -> None:
+    assert scrape(exporter)["testbed_links_read_timestamp_seconds"].samples == []
 
 
 def test_in_slower_time_utilization_is_the_virtual_links() -> None:
