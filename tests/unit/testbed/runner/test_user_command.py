@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,15 @@ def test_who_does_not_end_within_the_grace_is_killed(tmp_path: Path) -> None:
     assert raised.value.exit_code == 3
 
 
+@pytest.fixture
+def _heard_interrupts() -> Iterator[None]:
+    """Whoever starts tests in the background of a script has them ignore SIGINT, which a shell then cannot trap."""
+    known = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, known)
+
+
+@pytest.mark.usefixtures("_heard_interrupts")
 def test_an_interrupt_goes_to_the_workers_first(tmp_path: Path) -> None:
     heard, interrupted_s = Heard(), list[float]()
 
