@@ -39,10 +39,9 @@ test: setup-tests ## the whole check: everything above and the tests on real nam
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for network namespaces: run 'sudo make test' (or 'make check' without)" >&2; exit 3; }
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.both_halves '$(ONE_BY_ONE) -m "quiet and not slow"' \
 	  '$(ONE_BY_ONE) -m "privileged and not slow and not quiet"' \
-	  '$(BIN)/mypy' '$(UNPRIVILEGED) -m "not privileged and not slow and not quiet"'
+	  '$(BIN)/lint-imports' '$(BIN)/mypy' '$(UNPRIVILEGED) -m "not privileged and not slow and not quiet"'
 
 format: setup ## format, and fix what ruff can
 	@$(BIN)/ruff format .

@@ -1,7 +1,10 @@
 """For every test: properties are tried on the same examples every time, so that a change is not blamed for a failure
 that was there before; `make test-properties` tries them on new ones. No example has to end within a time, because other
-work may hold the cores. A file in which `-m` selects nothing is not imported."""
+work may hold the cores. A file in which `-m` selects nothing is not imported. What programs leave in the folder for
+temporary files goes with the tests: torchrun keeps its logs there, a rank that Open MPI aborts the files of its job."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,3 +24,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         expression and collection_path.match("test_*.py") and not may_select(expression, collection_path.read_text())
     )
     return True if left_out else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One folder for temporary files, of all processes of these tests; what pytest keeps for a look stays elsewhere."""
+    if "TESTS_TMPDIR" in os.environ:  # a process beside, or tests that tests run
+        return
+    usual = tempfile.gettempdir()
+    own = tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True)
+    Path(own.name).chmod(0o1777)
+    os.environ |= {"TESTS_TMPDIR": own.name, "TMPDIR": own.name}
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)
+    tempfile.tempdir = None
+    config.add_cleanup(own.cleanup)

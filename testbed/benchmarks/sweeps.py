@@ -5,6 +5,7 @@ Each is made as a user makes it, by its name and with nothing set, in a process 
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,11 +42,18 @@ def _rows(name: str) -> Iterator[Row]:
             copy_example(script, Path(folder))
         argv = [sys.executable, "-m", "testbed", "sweep", name, "--json", "--output", "results"]
         begun_s = time.monotonic()
-        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, env=_environment())
         taken_s = time.monotonic() - begun_s
     if not done.stdout.strip():
         raise RunFailedError(f"sweep {name} failed:\n{done.stderr}")
     yield from held_rows(name, json.loads(done.stdout)["points"], taken_s)
+
+
+def _environment() -> dict[str, str]:
+    """In which `python`, as commands name it, is the one that has torch: as where a virtual environment is active."""
+    return os.environ | {
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    }
 
 
 def held_rows(name: str, points: Sequence[Row], taken_s: float) -> Iterator[Row]:

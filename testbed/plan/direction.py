@@ -32,7 +32,7 @@ class Direction:
     balanced_bytes: float
     """The same if every switch split what it forwards evenly over equal paths."""
     split_bytes: int
-    """By how much they may be more, if no message shares its last segment with the next."""
+    """By how much they may be more, if no message shares its last segment with the next, and by what a stack adds."""
     input_bytes: int | None
     """Of batches that are read from the storage node, and of requests for them, per iteration, counted alike."""
 

@@ -411,7 +411,7 @@ def make_plan(
     else:
         requested_exchanges = exchanges(experiment, buckets)
         traffic = moved.wire(requested_exchanges, adding)
-    split = moved.split(requested_exchanges)
+    split = moved.split(requested_exchanges, experiment.stack.more_message_bytes if experiment.stack else 0)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, all_paths)
     storage = plan_storage(experiment, ports, all_paths, {hop: each.spec.rate_bps for hop, each in requested.items()})

@@ -65,15 +65,15 @@ class Traffic:
                 totals[stream.pair] = totals.get(stream.pair, 0) + self._wire_bytes(stream.num_bytes)
         return totals
 
-    def split(self, exchanges: Sequence[Exchange]) -> dict[tuple[str, str], int]:
+    def split(self, exchanges: Sequence[Exchange], more_message_bytes: int = 0) -> dict[tuple[str, str], int]:
         """By how much that may be more: a message that finds its connection at rest ends with a segment of its own,
-        where one that follows another shares a segment with it."""
+        where one that follows another shares a segment with it; and a stack may add to each."""
         totals: dict[tuple[str, str], int] = {}
         for exchange in exchanges:
             for pair, num_bytes, num_messages in self._streams(exchange):
                 each = self._wire_bytes(-(-num_bytes // max(1, num_messages)))
                 more = num_messages * each - self._wire_bytes(num_bytes)
-                totals[pair] = totals.get(pair, 0) + max(0, more)
+                totals[pair] = totals.get(pair, 0) + max(0, more) + num_messages * more_message_bytes
         return totals
 
     def _wire_bytes(self, num_bytes: int) -> int:

@@ -20,6 +20,8 @@ PACKAGES: Final = (
     "pydantic",
     "aioquic",
     "scikit-learn",
+    "mpi4py",
+    "openmpi",
     "ina-testbed",
 )
 SYSCTLS: Final = (

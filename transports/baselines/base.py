@@ -101,6 +101,10 @@ class Stack(Options):
     polls: ClassVar[bool] = False
     """Whether its threads look for messages all the time: before everybody else they would leave no core to anybody."""
 
+    more_message_bytes: ClassVar[int] = 0
+    """Wire bytes that may come with each message of the schedule: what members tell each other of it, and shorter
+    segments than a message needs."""
+
     @property
     def schedule(self) -> "Collective | None":
         """The collective whose bytes its all-reduce puts on every link; None where it chooses by rules of its own."""

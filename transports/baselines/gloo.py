@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _NUM_THREADS: Final = 2
 """What torch itself gives a gloo group."""
+_PREAMBLE_BYTES: Final = 48
+"""Of a message that says no more than that a buffer is ready: `Op::preamble` in `gloo/transport/tcp/pair.h`."""
+_SEGMENT_BYTES: Final = 14 + 20 + 20 + 12
+"""Ethernet, IPv4, TCP with timestamps."""
 
 
 @STACKS.register
@@ -30,6 +34,9 @@ class Gloo(Stack):
     """https://github.com/pytorch/gloo: ring all-reduce in C++ over TCP, two threads per group."""
 
     torch_backend: ClassVar[str | None] = "gloo"
+    # It sends a part of the ring in two messages at least; of each, the receiver may first have said that it is ready
+    # (in a ring, everybody sends as many as it receives), and it may end with a segment of its own.
+    more_message_bytes: ClassVar[int] = 2 * (_PREAMBLE_BYTES + 2 * _SEGMENT_BYTES)
 
     @property
     def schedule(self) -> Collective:
