@@ -4,7 +4,9 @@ work may hold the cores. A file in which `-m` selects nothing is not imported. W
 temporary files goes with the tests: torchrun keeps its logs there, a rank that Open MPI aborts the files of its job."""
 
 import os
+import shutil
 import tempfile
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -26,14 +28,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out else None
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """One folder for temporary files, of all processes of these tests; what pytest keeps for a look stays elsewhere."""
     if "TESTS_TMPDIR" in os.environ:  # a process beside, or tests that tests run
         return
     usual = tempfile.gettempdir()
-    own = tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True)
-    Path(own.name).chmod(0o1777)
-    os.environ |= {"TESTS_TMPDIR": own.name, "TMPDIR": own.name}
+    own = tempfile.mkdtemp(prefix="tests-")
+    Path(own).chmod(0o1777)
+    os.environ |= {"TESTS_TMPDIR": own, "TMPDIR": own}
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)
     tempfile.tempdir = None
-    config.add_cleanup(own.cleanup)
+    # After multiprocessing's own folder in it, which has priority -100 and is missed loudly.
+    Finalize(None, shutil.rmtree, args=(own,), kwargs={"ignore_errors": True}, exitpriority=-200)
