@@ -26,8 +26,6 @@ COUNTERS: Final[Mapping[Family, str]] = {
 """Those of links, and the columns of links.parquet that they are."""
 MAX_COMPARED_S: Final = 600.0
 """Of a long run the last ten minutes: each scrape of each direction is fetched."""
-
-
 _CLOCK_ERROR_S: Final = 1e-5
 """Of Unix times as floating-point numbers, with room: two readings of a link are farther apart."""
 
@@ -70,11 +68,14 @@ def differences(
     return found
 
 
-def compare(server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float, origin_s: float) -> PrometheusSummary:
+def compare(
+    server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float, clock_offset_s: float
+) -> PrometheusSummary:
     """What a run's Prometheus saw, beside the record's samples; when nothing is sampled any more.
 
-    `samples.at_s` is 0 at `epoch_s` on CLOCK_MONOTONIC, which is `origin_s` on the page's clock. A server that does not
-    answer or does not scrape is a difference: what was measured is in the record all the same.
+    `epoch_s` is the moment on CLOCK_MONOTONIC that `samples.at_s` counts from; the page's clock is `clock_offset_s`
+    ahead of that one. A server that does not answer or does not scrape is a difference: what was measured is in the
+    record all the same.
     """
     over_s = min(MAX_COMPARED_S, time.monotonic() - epoch_s)
     found: list[str] = []
@@ -84,6 +85,7 @@ def compare(server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float, 
         server.await_scrape()
         scraped = server.scrapes([families.LINKS_READ.name, *(family.name for family in COUNTERS)], over_s=over_s)
         read_s = {at_s: value for each in scraped[families.LINKS_READ.name].values() for at_s, value in each}
+        origin_s = epoch_s + clock_offset_s
         for family, column in COUNTERS.items():
             found += differences(family.name, column, scraped[family.name], read_s, samples, origin_s=origin_s)
         num_scrapes, num_series, alerts = server.num_scrapes(), server.num_series(), server.alerts()

@@ -100,9 +100,7 @@ class Exporter:
         """
         self._address = address
         self._registry = CollectorRegistry()
-        self.clock_offset_s = time.time() - time.monotonic()
-        """Unix time less CLOCK_MONOTONIC, as the page has it: whoever sets the wall clock changes nothing on it."""
-        self._run = _RunCollector(run_id, (information or {}).get("name", ""), dilation, self.clock_offset_s)
+        self._run = _RunCollector(run_id, (information or {}).get("name", ""), dilation)
         self._registry.register(self._run)
         self._server: WSGIServer | None = None
         if port == "auto":
@@ -114,6 +112,11 @@ class Exporter:
                 return
         if port is not None:
             self._server, self._thread = _serve(port, address, self._registry)
+
+    @property
+    def clock_offset_s(self) -> float:
+        """Unix time less CLOCK_MONOTONIC, as the page has it: whoever sets the wall clock changes nothing on it."""
+        return self._run.clock_offset_s
 
     @property
     def port(self) -> int | None:
@@ -170,11 +173,11 @@ class Exporter:
 class _RunCollector(Collector):
     """Turns what is known into metrics when someone asks."""
 
-    def __init__(self, run_id: str, name: str, dilation: float, clock_offset_s: float) -> None:
+    def __init__(self, run_id: str, name: str, dilation: float) -> None:
         self._run_id = run_id
         self._name = name
         self._dilation = dilation
-        self._clock_offset_s = clock_offset_s
+        self.clock_offset_s = time.time() - time.monotonic()
         self._lock = threading.Lock()
         self._readings: dict[tuple[str, str], _Reading] = {}
         self._workers: dict[str, _Worker] = {}
@@ -247,8 +250,8 @@ class _RunCollector(Collector):
         for family, value in values:
             suffix = "_total" if family.kind == "counter" else ""
             yield self._metric(family, [(suffix, reading.labels, value(reading)) for reading in readings])
-        read_s = [max(reading.sample.at_s for reading in readings) + self._clock_offset_s] if readings else []
-        yield self._metric(families.LINKS_READ, [("", (), at_s) for at_s in read_s])
+        read_s = max((reading.sample.at_s for reading in readings), default=0.0) + self.clock_offset_s
+        yield self._metric(families.LINKS_READ, [("", (), read_s)] if readings else ())
 
     def _delay_lines(self) -> Iterator[Metric]:
         late: list[Row] = []

@@ -11,11 +11,10 @@ from testbed.experiment.seeds import own_seed
 from testbed.plan.addressing import Port
 from testbed.plan.paths import Hop, Path
 from testbed.system.native.layouts import FLOW_COUNTERS
+from transports.channels.tcp_info import SEGMENT_HEADERS_BYTES
 
 FIRST_PORT: Final = 5201
 """Of the first flow's sink; below the ports that the kernel gives to connections."""
-DATA_HEADER_BYTES: Final = 14 + 20 + 20 + 12
-"""Of a TCP segment on the wire: Ethernet, IPv4, TCP, timestamps option."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +156,7 @@ def flow_bytes(
             blocked=end.source.blocked - start.source.blocked,
             late=end.source.late - start.source.late,
         )
-    sent = tcp_payload_bytes + DATA_HEADER_BYTES * tcp_segments
+    sent = tcp_payload_bytes + SEGMENT_HEADERS_BYTES * tcp_segments
     wire_per_payload = sent / tcp_payload_bytes if tcp_payload_bytes else 1.0
     return FlowBytes(flow=flow, sent_bytes=sent, received_bytes=min(sent, round(received * wire_per_payload)))
 

@@ -316,7 +316,7 @@ class _Run:
                 server,
                 self.writer.frame("links"),
                 epoch_s=found.epoch_s,
-                origin_s=found.epoch_s + exporter.clock_offset_s,
+                clock_offset_s=exporter.clock_offset_s,
             )
             server.stop()
             found.overhead_s["prometheus"] += time.monotonic() - ended_s

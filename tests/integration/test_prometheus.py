@@ -91,12 +91,14 @@ def test_it_holds_what_was_served_and_a_record_that_says_otherwise_is_reported(
                 },
             }
         )
-        origin_s = epoch_s + exporter.clock_offset_s
-        seen = compare(server, frame, epoch_s=epoch_s, origin_s=origin_s)
+        clock_offset_s = exporter.clock_offset_s
+        seen = compare(server, frame, epoch_s=epoch_s, clock_offset_s=clock_offset_s)
         assert seen.differences == []
         assert seen.num_scrapes >= 1
         assert seen.num_series >= 8
-        other = compare(server, frame.with_columns(pl.col("class_bytes") + 1), epoch_s=epoch_s, origin_s=origin_s)
+        other = compare(
+            server, frame.with_columns(pl.col("class_bytes") + 1), epoch_s=epoch_s, clock_offset_s=clock_offset_s
+        )
         assert [line for line in other.differences if "testbed_link_transmit_bytes_total of w0 on w0-s0" in line]
     finally:
         server.stop()
@@ -122,7 +124,7 @@ def test_its_death_is_an_error_with_its_name_and_it_dies_with_the_run(
         watch(server)
     with pytest.raises(RunFailedError, match="prometheus was killed by signal 9"):
         server.query("up")
-    (reported,) = compare(server, pl.DataFrame(), epoch_s=time.monotonic(), origin_s=time.time()).differences
+    (reported,) = compare(server, pl.DataFrame(), epoch_s=time.monotonic(), clock_offset_s=0.0).differences
     assert "prometheus was killed by signal 9" in reported
     server.stop()
 

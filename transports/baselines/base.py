@@ -100,7 +100,6 @@ class Stack(Options):
     """Whether one member reaches into the others' namespaces to start."""
     polls: ClassVar[bool] = False
     """Whether its threads look for messages all the time: before everybody else they would leave no core to anybody."""
-
     more_message_bytes: ClassVar[int] = 0
     """Wire bytes that may come with each message of the schedule: what members tell each other of it, and shorter
     segments than a message needs."""

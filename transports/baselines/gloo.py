@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack, WorkLike
+from transports.channels.tcp_info import SEGMENT_HEADERS_BYTES
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.errors import OptionError
 from transports.execution.trace import OperationTrace
@@ -25,8 +26,6 @@ _NUM_THREADS: Final = 2
 """What torch itself gives a gloo group."""
 _PREAMBLE_BYTES: Final = 48
 """Of a message that says no more than that a buffer is ready: `Op::preamble` in `gloo/transport/tcp/pair.h`."""
-_SEGMENT_BYTES: Final = 14 + 20 + 20 + 12
-"""Ethernet, IPv4, TCP with timestamps."""
 
 
 @STACKS.register
@@ -36,7 +35,7 @@ class Gloo(Stack):
     torch_backend: ClassVar[str | None] = "gloo"
     # It sends a part of the ring in two messages at least; of each, the receiver may first have said that it is ready
     # (in a ring, everybody sends as many as it receives), and it may end with a segment of its own.
-    more_message_bytes: ClassVar[int] = 2 * (_PREAMBLE_BYTES + 2 * _SEGMENT_BYTES)
+    more_message_bytes: ClassVar[int] = 2 * (_PREAMBLE_BYTES + 2 * SEGMENT_HEADERS_BYTES)
 
     @property
     def schedule(self) -> Collective:

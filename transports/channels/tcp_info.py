@@ -5,8 +5,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-PURE_ACKNOWLEDGEMENT_BYTES: Final = 14 + 20 + 20 + 12
-"""On the wire: Ethernet, IPv4, TCP, timestamps option."""
+SEGMENT_HEADERS_BYTES: Final = 14 + 20 + 20 + 12
+"""Of a segment on the wire, all of a pure acknowledgement: Ethernet, IPv4, TCP, timestamps option."""
 SELECTIVE_ACKNOWLEDGEMENT_BYTES: Final = 4 + 2 * 8
 """The SACK option (RFC 2018) with two blocks; beside timestamps it has one to three."""
 
@@ -43,7 +43,7 @@ class TcpInfo:
         once, selectively."""
         num_pure = self.segments_out - self.data_segments_out
         num_selective = min(num_pure, self.out_of_order_segments_in)
-        return num_pure * PURE_ACKNOWLEDGEMENT_BYTES + num_selective * SELECTIVE_ACKNOWLEDGEMENT_BYTES
+        return num_pure * SEGMENT_HEADERS_BYTES + num_selective * SELECTIVE_ACKNOWLEDGEMENT_BYTES
 
 
 def parse_tcp_info(data: bytes) -> TcpInfo | None:
