@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
+from transports.channels._tcp.buffers import LIMIT_BYTES, set_buffer
 from transports.channels._tcp.congestion import control
 from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels._tcp.program import build_library, library
@@ -44,8 +45,12 @@ class Tcp(Channel):
         min_length=1,
         description="congestion control, read back; null: cubic on emulated links, elsewhere what the host takes",
     )
-    send_buffer: Size | None = Field(default=None, gt=0, description="SO_SNDBUF; null: the kernel adapts it")
-    receive_buffer: Size | None = Field(default=None, gt=0, description="SO_RCVBUF; null: the kernel adapts it")
+    send_buffer: Size | None = Field(
+        default=None, gt=0, le=LIMIT_BYTES, description="SO_SNDBUF, read back; null: the kernel adapts it"
+    )
+    receive_buffer: Size | None = Field(
+        default=None, gt=0, le=LIMIT_BYTES, description="SO_RCVBUF, read back; null: the kernel adapts it"
+    )
     zero_copy: bool = Field(
         default=False,
         description="send a collective's messages of 16 KiB and more without a copy (MSG_ZEROCOPY), which may pay on "
@@ -63,7 +68,8 @@ class Tcp(Channel):
 
     def connect(self, group: Group) -> TcpEndpoint:
         """To every other member, by as many streams as there shall be. Raises what `connect_mesh` raises, and
-        UnsupportedError where connections cannot have that congestion control, or cannot send without a copy."""
+        UnsupportedError where connections cannot have that congestion control or buffers of that size, or cannot send
+        without a copy."""
         self.require()
         library()  # built now, if need be, and not while the first operation's time runs
         mesh = connect_streams(group, self._configure, self.streams)
@@ -86,9 +92,9 @@ class Tcp(Channel):
     def _configure(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.send_buffer is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
+            set_buffer(connection, "send_buffer", self.send_buffer)
         if self.receive_buffer is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
+            set_buffer(connection, "receive_buffer", self.receive_buffer)
 
     def _settle(self, connection: socket.socket) -> None:
         """What a connection can have only once it is one, read back."""

@@ -108,6 +108,9 @@ def _listen(group: Group, configure: Configure, protocol: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise TransportError(f"rank {group.rank} cannot listen on {group.address}: {error}") from error
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 
@@ -127,6 +130,9 @@ def _call(group: Group, peer: int, configure: Configure, protocol: int, deadline
     except OSError as error:
         connection.close()
         raise PeerLostError(peer, f"{listening}: {error.strerror}") from error
+    except BaseException:
+        connection.close()
+        raise
     return connection, listening
 
 

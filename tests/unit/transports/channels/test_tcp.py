@@ -327,9 +327,12 @@ def test_the_kernel_counts_acknowledgements() -> None:
     assert congestion[1].isalnum()
 
 
-def test_buffers_are_what_was_requested() -> None:
+@pytest.mark.parametrize("sizes", [(64, 128), (24 * 1024, 16 * 1024)])
+def test_buffers_are_what_was_requested_however_large(sizes: tuple[int, int]) -> None:
+    """Beyond net.core.wmem_max and rmem_max, too, which cut plain options off without a word."""
+
     def body(group: Group) -> tuple[int, int]:
-        channel = CHANNELS.parse({"kind": "tcp", "send_buffer": "64KiB", "receive_buffer": "128KiB"})
+        channel = CHANNELS.parse({"kind": "tcp", "send_buffer": f"{sizes[0]}KiB", "receive_buffer": f"{sizes[1]}KiB"})
         with closing(channel.open(group)) as endpoint:
             assert isinstance(endpoint, TcpEndpoint)
             connection = endpoint._peers[1 - group.rank].socket
@@ -339,12 +342,20 @@ def test_buffers_are_what_was_requested() -> None:
             )
 
     # The kernel doubles what is requested (socket(7)).
-    assert run_threads(body, groups(2)) == [(2 * 64 * 1024, 2 * 128 * 1024)] * 2
+    assert run_threads(body, groups(2)) == [(2 * sizes[0] * 1024, 2 * sizes[1] * 1024)] * 2
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"streams": 0}, {"streams": 65}, {"pipes": 4}, {"send_buffer": "0B"}, {"congestion": ""}, {"zero_copy": "often"}],
+    [
+        {"streams": 0},
+        {"streams": 65},
+        {"pipes": 4},
+        {"send_buffer": "0B"},
+        {"receive_buffer": "2GiB"},
+        {"congestion": ""},
+        {"zero_copy": "often"},
+    ],
 )
 def test_options_that_do_not_exist_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
