@@ -237,7 +237,8 @@ class WorkerSummary(_Part):
     slowdown_mean: float
     """How many times as long its computing was made to take; 1: not at all."""
     last_share: float
-    """Of the iterations, those in which it was the last to hand over its last gradient."""
+    """Of the iterations in which workers exchange (with local SGD one in so many; none where they do not wait for each
+    other), those in which it was the last to hand over its last gradient."""
     straggler_wait_s: float
     """By how much it then came later than the last but one, per iteration, the others' counting as 0: the time for
     which everyone waited for this worker alone."""
@@ -551,8 +552,9 @@ class Results(_Part):
     they differ most."""
     samples_per_s: float | None
     scaling_factor: float | None
-    """T_n / (n T_1) in samples per second: compute_alone_time_s / iteration_time_s.mean, where every worker computed
-    as fast as alone; else None and `scaling_factor_missing` says why. Not capped."""
+    """T_n / (n T_1) in samples per second: compute_alone_time_s / iteration_time_s.mean (of workers that do not wait
+    for each other, over the harmonic mean of theirs), where every worker computed as fast as alone; else None and
+    `scaling_factor_missing` says why. Not capped."""
     scaling_factor_missing: str | None = None
     network_efficiency: float | None
     """compute_only_time_s / iteration_time_s.mean. Not capped. None, like that time, where other programs had too much

@@ -67,6 +67,8 @@ class LinkFacts:
     retransmitted_bytes: int
     input_bytes: int | None = 0
     """Of `expected_bytes`, what reads batches from the storage node; None: not known."""
+    counted_s: tuple[float, float] | None = None
+    """When the counters around the measured iterations were read; None: as these began and ended."""
     split_bytes: int = 0
     """More than `expected_bytes` that it may be, if no message shares a segment with the next."""
     rate_measured_on: str | None = None
@@ -93,6 +95,11 @@ class LinkFacts:
     def has_own_rate(self) -> bool:
         """Whether calibration measured the rate of this direction itself, for this run."""
         return self.rate_measured_on == f"{self.from_} -> {self.to}" and not self.rate_from_cache
+
+    @property
+    def waits_for_nothing(self) -> bool:
+        """Whether something crosses it that does not wait for buckets: background traffic, and what reads batches."""
+        return self.background_bytes != 0 or self.input_bytes != 0
 
     @property
     def title(self) -> str:

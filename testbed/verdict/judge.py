@@ -148,7 +148,7 @@ def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
     found = [
         f"{each.node} sent {each.sent_bytes:,} bytes into {each.link} in {1e3 * each.time_s:.0f} ms, in which its "
         f"rate allows {each.possible_bytes:,.0f}"
-        for each in overspeeds(facts.samples, bursts, facts.granule_bytes, dilation=facts.dilation)
+        for each in overspeeds(facts.samples, facts.changes, bursts, facts.granule_bytes, dilation=facts.dilation)
     ]
     found += [
         f"{each.link.title} carried {each.carried_bytes:,} bytes {each.when}, in which its rate and burst allow "

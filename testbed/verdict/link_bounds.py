@@ -32,12 +32,14 @@ class Overspeed(NamedTuple):
 
 def overspeeds(
     samples: pl.DataFrame,
+    changes: pl.DataFrame,
     burst_bytes: Mapping[tuple[str, str], int],
     granule_bytes: int,
     *,
     dilation: float = 1.0,
 ) -> list[Overspeed]:
-    """Of each direction in `samples` (LINK_SCHEMA) that sent more than is possible, its worst case.
+    """Of each direction in `samples` (LINK_SCHEMA) that sent more than is possible, its worst case, with the rates that
+    samples saw and those of `changes` (CHANGE_SCHEMA) in between.
 
     `burst_bytes`: what may leave at once, by link and sending node; directions that are not in it have no rate.
     `granule_bytes`: the largest packet, which is sent whole once it has begun. `dilation`: rates of samples are
@@ -47,7 +49,8 @@ def overspeeds(
     found = []
     for (link, node), unsorted in virtual.group_by("link", "node", maintain_order=True):
         burst = burst_bytes.get((str(link), str(node)))
-        rows = unsorted.sort("at_s")
+        mine = (pl.col("link") == link) & (pl.col("node") == node)
+        rows = _with_changes(unsorted.sort("at_s"), changes if changes.is_empty() else changes.filter(mine), dilation)
         if burst is None or rows.is_empty() or beyond_shaping(float(rows["rate_bps"].to_numpy().max())):
             continue
         worst = max(
@@ -58,6 +61,22 @@ def overspeeds(
         if worst is not None and worst[0] > worst[1]:
             found.append(Overspeed(str(link), str(node), *worst))
     return found
+
+
+def _with_changes(rows: pl.DataFrame, changes: pl.DataFrame, dilation: float) -> pl.DataFrame:
+    """With the highest rate of each sample or since the one before: a faster one may have come and gone unsampled."""
+    if changes.is_empty():
+        return rows
+    moments = changes.select(pl.col("at_s") / dilation, "rate_bps").sort("at_s")
+    # The first sample at or after a change is the one that it came before.
+    number = pl.Series("number", rows["at_s"].search_sorted(moments["at_s"], side="left"), dtype=pl.UInt32)
+    highest = moments.with_columns(number).group_by("number").agg(pl.col("rate_bps").max().alias("changed_bps"))
+    return (
+        rows.with_row_index("number")
+        .join(highest, on="number", how="left", maintain_order="left")
+        .with_columns(pl.max_horizontal("rate_bps", "changed_bps"))
+        .drop("number", "changed_bps")
+    )
 
 
 def _worst(rows: pl.DataFrame, span: int, at_once_bytes: int) -> tuple[int, float, float] | None:

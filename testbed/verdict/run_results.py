@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import starmap
@@ -129,11 +129,12 @@ class RunResults:
 
     @property
     def _command_window(self) -> tuple[float, float] | None:
-        """Seconds since the epoch at which a command's workers were started and had ended; None: it is no command."""
-        window = self.observations.window
-        if "done" not in window or self.plan.experiment.workload.command is None:
+        """Seconds since the epoch at which a command's workers were started and had ended; None: it is no command.
+        Counters are read before the one and after the other."""
+        barriers = self.observations.barriers
+        if "done" not in barriers or self.plan.experiment.workload.command is None:
             return None
-        return window["measure"].at_s - self.epoch_s, window["done"].at_s - self.epoch_s
+        return barriers["measure"].released_s - self.epoch_s, barriers["done"].arrived_s - self.epoch_s
 
     def facts(self, end: End) -> Facts:
         """The facts of the whole run, or of as much as there was."""
@@ -259,6 +260,7 @@ class RunResults:
             expected_bytes=expected.num_bytes,
             split_bytes=expected.split_bytes,
             input_bytes=expected.input_bytes,
+            counted_s=(start.samples[key].at_s - self.epoch_s, end.samples[key].at_s - self.epoch_s),
             class_bytes_start=start.samples[key].class_bytes,
             class_bytes_end=end.samples[key].class_bytes,
             drops_start=start.samples[key].drops,
@@ -379,7 +381,8 @@ class RunResults:
             if name in end.throttling:
                 cores = self.plan.limits(rank).cpu_cores
                 before = start.throttling.get(name, _NO_THROTTLING)  # a command begins after the window
-                found.append(_quota(name, cores, end.throttling[name].since(before), self._waiting_share(rank)))
+                quota = _quota(name, cores, end.throttling[name].since(before), self._waiting_share(rank))
+                found.append(quota if cores is None else _as_requested(quota, self.plan.clock))
         return found
 
     def _serving_waited_s(self) -> dict[str, float]:
@@ -607,6 +610,12 @@ def _dilated(plan: Plan) -> list[str]:
     else:
         slower += "messages (system calls, copies, sums) counts so many times less, as if they were that much faster"
     return [slower, *plan.warnings]
+
+
+def _as_requested(quota: Quota, clock: Clock) -> Quota:
+    """In virtual time: a host's core is a share of the machine's, for so many times as long."""
+    assert quota.cpu_cores is not None
+    return replace(quota, cpu_cores=quota.cpu_cores * clock.dilation, throttled_s=clock.virtual_s(quota.throttled_s))
 
 
 def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> Quota:

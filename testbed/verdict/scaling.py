@@ -51,7 +51,8 @@ class Scaling(NamedTuple):
 
 
 def scaling(iterations: pl.DataFrame, *, num_workers: int, dilation: float, iteration_s: float | None) -> Scaling:
-    """Of ITERATION_SCHEMA, given the mean measured iteration (virtual)."""
+    """Of ITERATION_SCHEMA, given the mean measured iteration (virtual); of workers that do not wait for each other, the
+    harmonic mean of theirs."""
     workers = _alone(iterations, num_workers=num_workers, dilation=dilation)
     whole = len(workers) == num_workers
     alone_s = num_workers / sum(1 / each.iteration_s for each in workers.values()) if whole else None
@@ -155,14 +156,15 @@ def _times_s(rows: pl.DataFrame, slowdowns: Floats) -> Floats:
 
 
 def compute_only_time_s(
-    iterations: pl.DataFrame, *, num_workers: int, dilation: float, in_step: bool = True
+    iterations: pl.DataFrame, *, num_workers: int, dilation: float, every: int | None = 1
 ) -> float | None:
     """Mean iteration of the workers computing at the same time without communicating, in virtual seconds; None without
     such a phase.
 
-    Workers in step would wait for the slowest in each iteration if communication took no time, so each counts as long
-    as its slowest worker's, from that worker's own start: nothing keeps them in step here, and their drift apart is
-    not communication. Of others it is the mean over workers. Each is as much slowed down as in every measured iteration
+    Workers that exchange after `every` so many iterations would wait for the slowest then if communication took no
+    time, so these count as long together as the slowest worker's, from that worker's own start: nothing keeps them in
+    step here, and their drift apart is not communication. Of those that never wait (None) it is the mean over workers.
+    Each iteration is as much slowed down as in every measured iteration
     in turn, not as was drawn in the few without communication.
     """
     parts = worker_parts(iterations, num_workers=num_workers, phase="compute_only", in_step=False)
@@ -176,4 +178,10 @@ def compute_only_time_s(
     num_rows = min(len(each) for each in times_s)
     num_measured = min(each.shape[1] for each in times_s)
     together_s = np.stack([each[:num_rows, :num_measured] for each in times_s])
-    return float((together_s.max(axis=0) if in_step else together_s).mean()) / dilation
+    if every is None:
+        return float(together_s.mean()) / dilation
+    # A last round that is shorter counts only where it is the only one, as of the measured iterations.
+    length = min(every, num_measured)
+    num_rounds = num_measured // length
+    rounds_s = together_s[:, :, : num_rounds * length].reshape(*together_s.shape[:2], num_rounds, length).mean(axis=3)
+    return float(rounds_s.max(axis=0).mean()) / dilation

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from testbed.record.summary import WorkerSummary
-from testbed.verdict.facts import Facts
+from testbed.verdict.facts import COMPLETED, Facts
 from testbed.verdict.parts import worker_parts
 from testbed.verdict.scaling import Alone
 
@@ -14,8 +15,9 @@ from testbed.verdict.scaling import Alone
 def worker_summaries(facts: Facts, alone: Mapping[int, Alone]) -> list[WorkerSummary]:
     """One for each worker over the measured iterations that all of them finished; none without such an iteration.
 
-    An all-reduce cannot end before the last worker has handed over its last gradient. Whoever is last in an iteration
-    has held up all the others by the time between the last but one and itself.
+    An exchange cannot end before the last worker has handed over its last gradient. Whoever is last in an iteration in
+    which workers exchange has held up all the others by the time between the last but one and itself: with local SGD
+    one in so many, among workers that do not wait for each other none.
     """
     num_workers, dilation = facts.num_workers, facts.dilation
     measured = facts.iterations.filter(pl.col("phase") == "measured")
@@ -25,7 +27,8 @@ def worker_summaries(facts: Facts, alone: Mapping[int, Alone]) -> list[WorkerSum
     ready_s = whole["backward_compute_end_s"].to_numpy().reshape(-1, num_workers)
     last = ready_s.argmax(axis=1)
     ordered_s = np.sort(ready_s, axis=1)
-    late_s = (ordered_s[:, -1] - ordered_s[:, -2]) / dilation
+    meets = _meets(facts, whole["index"].to_numpy()[::num_workers])
+    late_s = np.where(meets, ordered_s[:, -1] - ordered_s[:, -2], 0.0) / dilation
     parts = worker_parts(facts.iterations, num_workers=num_workers, in_step=facts.in_step)
     compute_s = parts["compute_s"].to_numpy().reshape(-1, num_workers) / dilation
     slowdown = whole["slowdown"].to_numpy().reshape(-1, num_workers)
@@ -36,8 +39,17 @@ def worker_summaries(facts: Facts, alone: Mapping[int, Alone]) -> list[WorkerSum
             compute_alone_s=alone[rank].computing_s if rank in alone else None,
             compute_contention=alone[rank].contention if rank in alone else None,
             slowdown_mean=float(slowdown[:, rank].mean()),
-            last_share=float((last == rank).mean()),
+            last_share=float((last == rank)[meets].mean()) if meets.any() else 0.0,
             straggler_wait_s=float(np.where(last == rank, late_s, 0.0).mean()),
         )
         for rank in range(num_workers)
     ]
+
+
+def _meets(facts: Facts, index: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """In which of these measured iterations, from the first to the last, workers wait for each other. A phase begins a
+    round, and its last iteration ends one."""
+    if not facts.in_step:
+        return np.zeros(len(index), dtype=bool)
+    last = index.max() if facts.end == COMPLETED else -1
+    return np.asarray(((index + 1) % (facts.exchange_every or 1) == 0) | (index == last))

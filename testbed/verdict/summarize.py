@@ -31,7 +31,7 @@ from testbed.verdict.facts import Facts
 from testbed.verdict.judge import judge
 from testbed.verdict.machine import machine_summary
 from testbed.verdict.pace import pace_summary
-from testbed.verdict.parts import by_rounds, per_iteration
+from testbed.verdict.parts import by_rounds, per_iteration, worker_parts
 from testbed.verdict.scaling import compute_only_time_s, rests_on_compute_only, scaling
 from testbed.verdict.stages import stages_summary, storage_summary
 from testbed.verdict.stragglers import worker_summaries
@@ -54,11 +54,15 @@ def measure(facts: Facts) -> Results:
     typical = by_rounds(iterations, facts.exchange_every)
     whole = typical.height > 0
     mean_s = _mean(typical, "time_s")
+    throughput_s = mean_s if facts.in_step else _own_time_s(facts)
     without_s = compute_only_time_s(
-        facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, in_step=facts.exchanges_always
+        facts.iterations,
+        num_workers=facts.num_workers,
+        dilation=facts.dilation,
+        every=1 if facts.exchanges_always else facts.exchange_every,
     )
     pace = pace_summary(facts.iterations, dilation=facts.dilation)
-    found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=mean_s)
+    found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=throughput_s)
     others = facts.other_programs.get("compute_only")
     if others and rests_on_compute_only(found.factor, pace) and others.taken_share > OTHER_LOAD_INVALID:
         without_s = None
@@ -90,7 +94,7 @@ def measure(facts: Facts) -> Results:
         compute_only_time_s=without_s,
         compute_alone_time_s=found.alone_s,
         compute_contention=found.contention,
-        samples_per_s=_samples_per_s(typical, mean_s),
+        samples_per_s=_samples_per_s(typical, throughput_s),
         scaling_factor=found.factor,
         scaling_factor_missing=found.missing,
         network_efficiency=without_s / mean_s if without_s is not None and mean_s else None,
@@ -130,6 +134,14 @@ def quantiles(values: Floats) -> Quantiles:
 
 def _mean(frame: pl.DataFrame, column: str) -> float | None:
     return float(frame[column].to_numpy().mean()) if frame.height else None
+
+
+def _own_time_s(facts: Facts) -> float | None:
+    """Of workers that do not wait for each other, the iteration of as many alike that make as many samples a second:
+    the harmonic mean over workers of their mean iterations, since their throughputs add up."""
+    parts = worker_parts(facts.iterations, num_workers=facts.num_workers, in_step=False)
+    own_s = parts.group_by("rank").agg(pl.col("time_s").mean())["time_s"].to_numpy()
+    return float(len(own_s) / np.sum(1 / own_s)) / facts.dilation if len(own_s) else None
 
 
 def _samples_per_s(iterations: pl.DataFrame, mean_s: float | None) -> float | None:

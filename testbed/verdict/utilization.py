@@ -40,8 +40,11 @@ def busy(facts: Facts, *, since: Literal["first", "last"] = "last") -> tuple[Flo
 
 
 def mean_utilization(facts: Facts, link: LinkFacts, num_bytes: int) -> float | None:
-    """Those bytes over what the direction could have carried in the measured window; None where it has no rate."""
-    start_s, end_s = facts.window or (0.0, 0.0)
+    """Those bytes over what the direction could have carried in the measured window; None where it has no rate.
+
+    Gradients lie within the window. What waits for nothing flows as long as it is counted, which is a little longer.
+    """
+    start_s, end_s = _counted_s(facts, link) if link.waits_for_nothing else facts.window or (0.0, 0.0)
     mean_bps = _history(facts, link).mean_bps(np.array([start_s]), np.array([end_s]))
     return _share(num_bytes, mean_bps, (end_s - start_s) / facts.dilation)
 
@@ -68,11 +71,9 @@ class _Carried(NamedTuple):
 
 def _carried(facts: Facts, link: LinkFacts, times: tuple[Floats, Floats]) -> _Carried:
     """`times`: disjoint, in order."""
-    window = facts.window or (0.0, 0.0)
     time_s = float(np.sum(times[1] - times[0])) / facts.dilation
-    # Background traffic and what reads batches do not wait for buckets: their links are busy at any time.
-    between = even_bytes_between if link.background_bytes != 0 or link.input_bytes != 0 else bytes_while_busy
-    num_bytes = between(*_counter(facts.samples, link, window), times) if time_s else 0.0
+    between = even_bytes_between if link.waits_for_nothing else bytes_while_busy
+    num_bytes = between(*_counter(facts.samples, link, _counted_s(facts, link)), times) if time_s else 0.0
     return _Carried(num_bytes, _history(facts, link).mean_bps(*times), time_s)
 
 
@@ -117,15 +118,20 @@ def _history(facts: Facts, link: LinkFacts) -> RateHistory:
     return RateHistory(facts.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
 
 
-def _counter(samples: pl.DataFrame, link: LinkFacts, window: tuple[float, float]) -> tuple[Floats, Floats]:
+def _counted_s(facts: Facts, link: LinkFacts) -> tuple[float, float]:
+    """When the counters around the measured window were read."""
+    return link.counted_s or facts.window or (0.0, 0.0)
+
+
+def _counter(samples: pl.DataFrame, link: LinkFacts, counted_s: tuple[float, float]) -> tuple[Floats, Floats]:
     """Times and class bytes over the measured window: its samples, and the counters read at both ends."""
     mine = samples.filter(
         (pl.col("link") == link.name)
         & (pl.col("node") == link.from_)
-        & (pl.col("at_s") > window[0])
-        & (pl.col("at_s") < window[1])
+        & (pl.col("at_s") > counted_s[0])
+        & (pl.col("at_s") < counted_s[1])
     ).sort("at_s")
-    at_s = np.concatenate([[window[0]], mine["at_s"].to_numpy(), [window[1]]])
+    at_s = np.concatenate([[counted_s[0]], mine["at_s"].to_numpy(), [counted_s[1]]])
     counter = np.concatenate([[link.class_bytes_start], mine["class_bytes"].to_numpy(), [link.class_bytes_end]])
     return at_s, counter.astype(np.float64)
 

@@ -118,7 +118,7 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row("Marked", *marks)
     if (worker := wording.straggler(summary)) is not None:
         slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
-        last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"
+        last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the exchanges{slowed}"
         grid.add_row(
             "Straggler",
             number_text.time_text(worker.straggler_wait_s),

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.experiment.link import MAX_RATE_BPS, UNSHAPED_BPS
+from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
 from testbed.record.summary import Results
 from testbed.verdict.link_bounds import impossible, out_of_step, overspeeds
 
+NO_CHANGES = pl.DataFrame(schema=CHANGE_SCHEMA)
 KEY = ("w0-s0", "w0")
 BURSTS = {KEY: 15_000}
 GRANULE = 68_000
@@ -47,7 +49,10 @@ class Sender:
         return self
 
     def found(self) -> list[tuple[int, float]]:
-        return [(each.sent_bytes, each.possible_bytes) for each in overspeeds(pl.DataFrame(self.rows), BURSTS, GRANULE)]
+        return [
+            (each.sent_bytes, each.possible_bytes)
+            for each in overspeeds(pl.DataFrame(self.rows), NO_CHANGES, BURSTS, GRANULE)
+        ]
 
 
 def test_a_link_that_sends_at_its_rate_is_possible() -> None:
@@ -71,7 +76,7 @@ def test_virtual_rates_are_held_against_virtual_time(share: float, possible: boo
     sender = Sender()
     for _ in range(50):
         sender.send(0.4, share / 4)
-    assert (overspeeds(pl.DataFrame(sender.rows), BURSTS, GRANULE, dilation=4.0) == []) == possible
+    assert (overspeeds(pl.DataFrame(sender.rows), NO_CHANGES, BURSTS, GRANULE, dilation=4.0) == []) == possible
     assert sender.found() == [], "by the wall it seems to be slow"
 
 
@@ -111,9 +116,25 @@ def test_a_rate_that_the_run_itself_raised_counts_from_where_it_may_have_been_in
     assert sender.found() == []
 
 
+def test_a_rate_that_came_and_went_between_two_samples_was_in_force() -> None:
+    """The samples of a trace with steps of half their interval see every other step only."""
+    sender = Sender().send(0.1).send(0.1, 5.5).send(0.1)
+    assert len(sender.found()) == 1
+
+    def found(at_s: float, node: str = KEY[1]) -> int:
+        row = {"at_s": at_s, "link": KEY[0], "node": node, "to": "s0", "setting": "rate", "before": "", "after": ""}
+        rows = [row | {"rate_bps": 10 * RATE_BPS, "source": "trace"}, row | {"at_s": 0.17, "rate_bps": RATE_BPS}]
+        changes = pl.DataFrame(rows, schema=CHANGE_SCHEMA)
+        return len(overspeeds(pl.DataFrame(sender.rows), changes, BURSTS, GRANULE))
+
+    assert found(0.12) == found(0.2) == 0
+    assert found(0.12, "s0") == 1, "it was the other direction's"
+    assert found(0.29) == 1, "it came after what was sent"
+
+
 def test_unshaped_links_have_no_rate_to_exceed() -> None:
     assert Sender(rate_bps=UNSHAPED_BPS).send(0.1, 50).found() == []
-    assert overspeeds(pl.DataFrame(Sender().send(0.1, 50).rows), {}, GRANULE) == []
+    assert overspeeds(pl.DataFrame(Sender().send(0.1, 50).rows), NO_CHANGES, {}, GRANULE) == []
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.3), st.floats(0, 1), st.floats(0, 0.2)), min_size=1, max_size=30))

@@ -8,9 +8,13 @@ from typing import Any
 from testbed.calibration.cache import Mode
 from testbed.calibration.tolerances import Calibration
 from testbed.experiment.experiment import validate
+from testbed.hosts.base import Throttling
+from testbed.measure.machine import MachineSample
+from testbed.measure.observations import Barrier
+from testbed.measure.snapshot import Snapshot
 from testbed.plan.plan import Plan, make_plan
 from testbed.record.writer import RecordWriter
-from testbed.verdict.facts import End
+from testbed.verdict.facts import End, Quota
 from testbed.verdict.run_results import RunResults
 from testbed.verdict.summarize import summarize
 from tests.facts import LINK
@@ -80,3 +84,46 @@ def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
     assert not_checked("undilated", **synthetic) == []
     (text,) = not_checked("dilated", **synthetic, dilation=4)
     assert text.startswith("rates of 4 directions while packets waited: below 87.71 Mbit/s")
+
+
+def counted(at_s: float, **throttling: Throttling) -> Snapshot:
+    """Of a run without links."""
+    return Snapshot(
+        samples={},
+        connections={},
+        delay_counters={},
+        machine=MachineSample.take(),
+        throttling=throttling,
+        background=[],
+        serving_delays_s={},
+        at_s=at_s,
+        took_s=0.0,
+        own_throttling={},
+    )
+
+
+def test_what_a_host_s_quota_did_is_in_its_own_time(tmp_path: Path) -> None:
+    """A core of the spec is a thirtieth of one here, for thirty times as long."""
+    keys = {"workload": "synthetic", "dilation": 30, "host_cost": "real"}
+    found = nothing_yet(make_plan(validate({"name": "x", "workers": 2, **keys})), tmp_path)
+    nothing, held = (
+        Throttling(num_periods=0, num_throttled=0, throttled_s=0.0),
+        Throttling(num_periods=100, num_throttled=90, throttled_s=60.0),
+    )
+    found.links = []
+    found.observations.window |= {"measure": counted(10.0, w0=nothing), "done": counted(100.0, w0=held)}
+    (quota,) = found.facts(End("completed")).quotas
+    assert quota == Quota(name="w0", cpu_cores=1.0, throttled_share=0.9, throttled_s=2.0, waiting_share=None)
+
+
+def test_a_command_takes_what_it_takes_and_not_what_reading_counters_does(tmp_path: Path) -> None:
+    workload = {"kind": "command", "argv": ["true"]}
+    found = nothing_yet(make_plan(validate({"name": "x", "workers": 1, "workload": workload})), tmp_path)
+    found.links = []
+    found.observations.window |= {"measure": counted(9.9), "done": counted(12.1)}
+    found.observations.barriers |= {"measure": Barrier(9.8, 10.0), "done": Barrier(12.0, 12.2)}
+    found.observations.exits[0] = (0, 12.0)
+    command = found.facts(End("completed")).command
+    assert command is not None
+    assert (command.start_s, command.time_s) == (3.0, 2.0)
+    assert command.workers[0].time_s == 2.0

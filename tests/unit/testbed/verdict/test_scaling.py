@@ -108,7 +108,22 @@ def test_without_communication_every_worker_is_as_slow_as_in_each_measured_itera
     ]
     rows = iterations(*drawn, *measured)
     assert compute_only_time_s(rows, num_workers=2, dilation=1.0) == pytest.approx(0.5 + 3 * 3.25)
-    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, in_step=False) == pytest.approx(0.5 + 2 * 3.25)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=None) == pytest.approx(0.5 + 2 * 3.25)
+    # Who exchanges after both of them has waited for nobody: each was the slow one once.
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=2) == pytest.approx(0.5 + 2 * 3.25)
+
+
+def test_without_communication_a_round_of_local_sgd_is_as_long_as_its_slowest_workers() -> None:
+    """Who is always twice as slow is so in rounds, too; the last one, which is shorter, does not count."""
+    drawn = [computed(rank, 0.0, 0, "compute_only", 1.0 + rank, slowdown=1.0 + rank) for rank in range(2)]
+    measured = [
+        computed(rank, 100.0 * index, index, "measured", slowdown=1.0 + rank * (5.0 if index == 4 else 1.0))
+        for rank in range(2)
+        for index in range(5)
+    ]
+    rows = iterations(*drawn, *measured)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=2) == pytest.approx(0.5 + 2 * 3.25)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=9) == pytest.approx(0.5 + 2.8 * 3.25)
 
 
 def test_too_few_iterations_alone_or_none() -> None:
@@ -152,5 +167,5 @@ def test_replayed_computing_that_is_later_than_its_pace_without_communication_is
 def test_without_communication_an_iteration_lasts_as_long_as_its_slowest_worker_from_its_own_start() -> None:
     rows = iterations(computed(0, 0.0, 0, "compute_only"), computed(1, 9.0, 0, "compute_only", 2.0))
     assert compute_only_time_s(rows, num_workers=2, dilation=2.0) == pytest.approx(7.0 / 2)
-    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, in_step=False) == pytest.approx((3.75 + 7.0) / 2)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=None) == pytest.approx((3.75 + 7.0) / 2)
     assert compute_only_time_s(iterations(iteration(0, 1.0)), num_workers=1, dilation=1.0) is None

@@ -1,9 +1,12 @@
 """Who came last, and by how much."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
 from testbed.record.frames import ITERATION_SCHEMA
+from testbed.verdict.facts import End
 from testbed.verdict.scaling import Alone
 from testbed.verdict.stragglers import worker_summaries
 from tests.facts import facts
@@ -41,3 +44,20 @@ def test_iterations_that_not_everyone_finished_do_not_count() -> None:
     (_, second) = worker_summaries(facts(iterations=cut, dilation=2.0), {})
     assert second.straggler_wait_s == pytest.approx(0.5)
     assert worker_summaries(facts(iterations=cut.head(1)), {}) == []
+
+
+def test_a_straggler_of_local_sgd_is_waited_for_once_a_round() -> None:
+    """By then it is late by all that it lost in the round; in a last round that is shorter, too."""
+    rows = frame([[0.5, 1.0], [1.0, 2.0], [1.5, 3.0], [2.0, 4.0], [0.5, 1.5]])
+    known = facts(iterations=rows, exchanges_always=False, exchange_every=4)
+    first, second = worker_summaries(known, {})
+    assert second.straggler_wait_s == pytest.approx((2.0 + 1.0) / 5)
+    assert (first.last_share, second.last_share) == (0, 1)
+    (_, cut) = worker_summaries(replace(known, end=End("failed", "w1 was killed")), {})
+    assert cut.straggler_wait_s == pytest.approx(2.0 / 5), "the round in which it ended was not exchanged"
+
+
+def test_nobody_waits_for_workers_that_go_on_without_each_other() -> None:
+    rows = frame([[0.5, 1.0], [1.0, 2.0]])
+    for worker in worker_summaries(facts(iterations=rows, exchanges_always=False, in_step=False), {}):
+        assert (worker.straggler_wait_s, worker.last_share) == (0, 0)

@@ -288,3 +288,24 @@ def test_of_workers_that_average_now_and_then_an_iteration_is_the_mean_of_a_roun
     assert results.num_iterations == 7
     assert results.synchronisation is not None
     assert (results.synchronisation.every, results.synchronisation.num_exchanges) == (3, 3)
+
+
+def test_of_workers_that_never_wait_for_each_other_the_throughputs_add_up() -> None:
+    """One takes four times as long as the other, in the run as alone: nobody is held up by the network."""
+    alone = {"backward_end_s": 3.0, "optimizer_end_s": 3.5, "end_s": 3.75}
+
+    def once(rank: int, start_s: float, phase: str, index: int) -> dict[str, object]:
+        times = {key: start_s + value * (1 + 3 * rank) for key, value in alone.items()}
+        return iteration(rank, start_s, phase, index) | times
+
+    rows = [
+        once(rank, from_s + index * 3.75 * (1 + 3 * rank), phase, index)
+        for rank in (0, 1)
+        for phase, from_s in (("compute_alone", 1000.0 + 1000.0 * rank), ("measured", 0.0))
+        for index in range(4)
+    ]
+    results = measure(facts(iterations=iterations(*rows), exchanges_always=False, in_step=False))
+    assert results.iteration_time_s is not None
+    assert results.iteration_time_s.mean == pytest.approx(3.75 * 2.5)
+    assert results.samples_per_s == pytest.approx(16 / 3.75 + 16 / 15)
+    assert results.scaling_factor == pytest.approx(1.0)

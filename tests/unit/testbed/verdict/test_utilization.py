@@ -56,6 +56,19 @@ def test_utilisations_as_calculated_manually() -> None:
     assert mean_utilization(known, unshaped, 1) is busy_utilization(known, unshaped, times) is None
 
 
+def test_what_waits_for_nothing_is_counted_for_as_long_as_it_flows() -> None:
+    """At 100 Mbit/s throughout, from half a second before the first worker began to a second after the last."""
+    known = facts(samples=samples((10.5, 1_250_000 * 10), (16.0, 1_250_000 * 65)))
+    window_s = known.window
+    assert window_s == (10.0, 17.0)
+    link = replace(LINK, class_bytes_end=1_250_000 * 85, background_bytes=1_250_000 * 85, counted_s=(9.5, 18.0))
+    assert mean_utilization(known, link, link.class_bytes) == pytest.approx(1.0)
+    assert busy_utilization(known, link, busy(known)) == pytest.approx(1.0)
+    assert excesses(replace(known, links=[link])) == []
+    gradients = replace(link, background_bytes=0, class_bytes_end=1_250_000 * 35)
+    assert mean_utilization(known, gradients, gradients.class_bytes) == pytest.approx(0.5), "of the measured iterations"
+
+
 def test_the_fastest_link_has_a_utilisation_whatever_rounding_makes_of_its_mean_rate() -> None:
     """Sums of many intervals, and a rate divided by a dilation and multiplied again, are an ulp beyond it."""
     fastest = replace(LINK, rate_bps=MAX_RATE_BPS * (1 + 1e-15))
