@@ -40,7 +40,7 @@ from testbed.store.compare import records_of
 from testbed.store.differences import RunValues, difference
 from testbed.store.reuse import Reuse
 from testbed.system.command_files import files_digest
-from tests.cheap_runs import CheapRuns, OutcomeOf, blank_pictures
+from tests.cheap_runs import MANUAL_CHANGE, CheapRuns, OutcomeOf, blank_pictures
 
 RATES = ["100mbit", "200mbit", "1gbit"]
 
@@ -141,6 +141,24 @@ def test_what_another_code_has_made_is_reused_only_where_that_is_wanted_and_is_c
     ]
     execute(swept, runs)
     assert len(runs.rates) == 3, "by default they are made here"
+
+
+def test_a_run_whose_links_somebody_changed_is_no_result_of_its_spec(tmp_path: Path) -> None:
+    swept = sweep_of()
+    for rate in (0, 1):
+        CheapRuns(tmp_path, link_changes=[MANUAL_CHANGE])(swept.points[rate].experiment)
+    CheapRuns(tmp_path, link_changes=[MANUAL_CHANGE.model_copy(update={"source": "schedule"})])(
+        swept.points[2].experiment
+    )
+    beginning = found(swept, plan_points(swept), output=tmp_path)
+    assert [point.outcome for point in beginning.points] == ["not run", "not run", "valid"]
+    assert reuse_texts(beginning) == [
+        "1 run with a result reused (--reuse none makes all again)",
+        "2 results not reused: links changed manually while it ran (--reuse any does)",
+    ]
+    comparison = found(swept, plan_points(swept), output=tmp_path, reuse="any")
+    assert comparison.finished
+    assert comparison.reasons == ["reused although made otherwise, 2 runs: links changed manually while it ran"]
 
 
 def test_results_of_a_command_are_made_again_when_its_script_has_changed(
