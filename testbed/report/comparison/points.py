@@ -103,6 +103,7 @@ class ComparedPoint:
         exchange_s = self.predicted_s if theory is None else theory.predicted_s
         beyond = (self.predicted.outside if self.predicted else ()) if said is None else said.outside
         single = times[0] if len(times) == 1 else None
+        every = next((run.synchronisation.every for run in runs if run.synchronisation), None)
         return {
             **{path: value_text(value) for path, value in self.settings.items()},
             "outcome": self.outcome,
@@ -119,6 +120,7 @@ class ComparedPoint:
             "samples_per_s": _of(runs, lambda run: run.samples_per_s),
             "scaling_factor": _of(runs, lambda run: run.scaling_factor),
             "network_efficiency": _of(runs, lambda run: run.network_efficiency),
+            "iterations_per_exchange": every or 1,
             "allreduce_time_s": took_s,
             "allreduce_predicted_s": exchange_s,
             "allreduce_prediction_error": _error(exchange_s, took_s),
