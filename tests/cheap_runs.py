@@ -19,7 +19,7 @@ from rich.console import Console
 
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import expand
-from testbed.record.summary import Checks, Outcome, Quantiles, Summary
+from testbed.record.summary import ChangeSummary, Checks, Outcome, Quantiles, Summary
 from testbed.record.writer import RecordWriter
 from testbed.report import drawing
 from testbed.runner.run import RunStoppedError
@@ -31,14 +31,25 @@ from testbed.system.run_state import new_run_id
 describe: Final = cache(environment.describe)
 OutcomeOf = Callable[[Experiment, int], Outcome | type[BaseException]]
 """Of an experiment's run, by how many of its runs have come to their end before it."""
+MANUAL_CHANGE: Final = ChangeSummary(
+    at_s=0.5, links="w1 → s0", setting="rate", before="100mbit", after="10mbit", source="manual"
+)
 
 
 class CheapRuns:
     """Stands for `run_experiment`."""
 
-    def __init__(self, output: Path, outcome: OutcomeOf = lambda *_: "valid", **changes: Any) -> None:
+    def __init__(
+        self,
+        output: Path,
+        outcome: OutcomeOf = lambda *_: "valid",
+        *,
+        link_changes: Sequence[ChangeSummary] = (),
+        **changes: Any,
+    ) -> None:
         self.output = output
         self.outcome = outcome
+        self.link_changes = list(link_changes)
         self.environment = {**describe(), **changes}
         self.rates: list[float] = []
         """Of the links of the experiments that were run, in their order."""
@@ -60,6 +71,7 @@ class CheapRuns:
         writer.write_spec(experiment.to_yaml())
         writer.write_environment(self.environment)
         summary = summary_of(experiment, outcome, run_id, self._now(), writer.directory)
+        summary = summary.model_copy(update={"changes": self.link_changes})
         writer.finish(summary)
         return summary
 

@@ -46,7 +46,7 @@ class SweepResult:
 
     @property
     def reasons(self) -> list[str]:
-        """What a reader should know of runs that are not valid, or were reused although they were made otherwise."""
+        """What a reader should know of runs that are not valid, or count although they were made otherwise."""
         return self.comparison.reasons
 
     @cached_property

@@ -13,12 +13,14 @@ from typing import Any, Final, NamedTuple
 from testbed.benchmarks.allreduce import allreduce_rows
 from testbed.benchmarks.targets import Benchmarks, Row, quietly, target_row
 from testbed.benchmarks.training import EVEN_LAYERS, trained
+from testbed.errors import RunFailedError
 from testbed.experiment.documents import read_document
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import parse_link
 from testbed.machine.doctor import plan_here
 from testbed.machine.fit import ValidatedPoint, expected_error, keep_validation, known_costs
 from testbed.plan.plan import Plan, make_plan
+from testbed.runner.sweep_points import STANDING
 from testbed.theory.lone_exchange import lone_exchange_s
 from testbed.theory.predict import predict_run
 from testbed.theory.reach import Reach
@@ -141,13 +143,16 @@ def _auto_rows(
 
 
 def iteration_rows(name: str, spec: Mapping[str, Any], errors: list[float]) -> Iterator[Row]:
-    """One run beside the prediction of its iteration."""
+    """One run beside the prediction of its iteration. Raises RunFailedError where its numbers do not stand: later
+    predictions would expect to be off by what disturbed it."""
     plan = plan_here(validate(dict(spec)))
     predicted = predict_run(plan, expected_error())
     assert predicted is not None, "every run on the list exchanges gradients"
     assert predicted.iteration_time_s is not None, "computing on the list takes a configured time"
     summary, cores = quietly(lambda: trained(spec))
     assert summary.iteration_time_s is not None, "trained() has looked"
+    if summary.outcome not in STANDING:
+        raise RunFailedError("; ".join([f"the run is {summary.outcome}", *summary.reasons]))
     error = predicted.iteration_time_s / summary.iteration_time_s.mean - 1
     errors.append(abs(error))
     keep_validation({f"{name}: iteration": ValidatedPoint(error, Reach.of(plan))})

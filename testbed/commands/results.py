@@ -155,7 +155,7 @@ def delete(
 ) -> None:
     """Remove the records of runs, each with everything that it measured. All are looked up before the first goes."""
     with _index(output) as index:
-        found = [index.find(run)["record"] for run in runs]
+        found = list(dict.fromkeys(index.find(run)["record"] for run in runs))  # one may have been named twice
         if not yes:
             typer.confirm(f"Delete {', '.join(str(output / record) for record in found)}?", abort=True)
         for record in found:

@@ -31,7 +31,7 @@ from testbed.commands.options import (
     emit,
     set_up_logging,
 )
-from testbed.errors import CalibrationError, SpecError
+from testbed.errors import CalibrationError, RunFailedError, SpecError
 from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
@@ -234,6 +234,7 @@ def execute(
         output=output,
         as_json=as_json,
         calibration_mode=calibration,
+        hands_on_status=True,
         capture=_captures(capture, capture_bytes),
         on_line=streams.write,
         stdin=descriptor,
@@ -296,13 +297,16 @@ def _run(
     progress: "LiveProgress",
     as_json: bool,
     targets: "Sequence[Target]" = (),
+    hands_on_status: bool = False,
     **how: Any,
 ) -> None:
-    """Run it, print its summary, write its result to the targets, end with its exit code."""
+    """Run it, print its summary, write its result to the targets, end with its exit code: that of a command of the
+    user's that failed only where it is handed on, since others would read it as ours."""
     _import_early(experiment)
     from testbed.report.terminal.notes import render_notes
     from testbed.report.terminal.summary import render_summary
     from testbed.runner.run import RunStoppedError, run_experiment
+    from testbed.runner.user_command import CommandFailedError
 
     stopped: BaseException | None = None
     try:
@@ -316,6 +320,8 @@ def _run(
     elif stopped is None:
         render_summary(summary, standard_output())
         render_notes(experiment.topology.assumptions(), standard_output())
+    if isinstance(stopped, CommandFailedError) and not hands_on_status:
+        raise RunFailedError(str(stopped)) from stopped
     if stopped is not None:
         raise stopped
     _track([summary], targets)

@@ -33,18 +33,21 @@ class Look:
     @classmethod
     def take(cls, run_id: str, before: "Look | None", *, root: Path = RUN_ROOT) -> "Look":
         """Raises MissingRequirementError where the run does not answer."""
+        status = read_status(run_id, root=root)
         rows = show_links(run_id, root=root) if (root / run_id / SOCKET_NAME).exists() else []
         now_s = time.monotonic()
+        wall_s = now_s - before.at_s if before else 0.0
+        elapsed_s = wall_s / status.dilation if status else wall_s
         return cls(
             run_id=run_id,
-            status=read_status(run_id, root=root),
+            status=status,
             rows=rows,
-            links=views(rows, before.rows if before else None, elapsed_s=now_s - before.at_s if before else 0.0),
+            links=views(rows, before.rows if before else None, elapsed_s=elapsed_s),
             at_s=now_s,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: the links as `testbed link show --json` has them, and what happens to packets a second."""
+        """Plain data: the links as `testbed link show --json` has them, and drops and marks per virtual second."""
         return {
             "run_id": self.run_id,
             "status": self.status.model_dump(mode="json") if self.status else None,

@@ -322,7 +322,7 @@ def _kernel_checks() -> list[Check]:
             severity="needed",
             ok=not shaping,
             found=shaping or "works",
-            fix="a kernel with CONFIGVETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
+            fix="a kernel with CONFIG_VETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
         ),
         *(
             Check(

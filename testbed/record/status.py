@@ -31,6 +31,8 @@ class RunStatus(BaseModel):
     num_workers: int
     num_links: int
     """Directions."""
+    dilation: float = 1.0
+    """So many wall seconds are a virtual one."""
     started_at: datetime
     record: str
     """The record's directory, absolute."""

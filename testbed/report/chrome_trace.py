@@ -38,7 +38,12 @@ _COMPUTE_THREAD: Final = 1
 _STORAGE_THREAD: Final = 50
 _COMMUNICATION_THREAD: Final = 100
 _WAITING_THREAD: Final = 10_000
-_PHASES: Final = {"compute_only": "compute only", "warmup": "warm-up", "measured": "iteration"}
+_PHASES: Final = {
+    "compute_alone": "compute alone",
+    "compute_only": "compute only",
+    "warmup": "warm-up",
+    "measured": "iteration",
+}
 
 
 def write_trace(record: Record, path: Path) -> Path:
@@ -274,7 +279,7 @@ def _changes(record: Record, clock: _Clock) -> Iterator[Event]:
 def _background(record: Record, clock: _Clock) -> Iterator[Event]:
     """From when to when each background flow was configured to send."""
     flows = [BACKGROUNDS.parse(flow) for flow in yaml.safe_load(record.spec_yaml).get("background") or ()]
-    communicating = record.iterations.filter(pl.col("phase") != "compute_only")["start_s"]
+    communicating = record.iterations.filter(pl.col("phase").is_in(["warmup", "measured"]))["start_s"]
     origin_s = clock.end_s if communicating.is_empty() else float(communicating.min())  # type: ignore[arg-type]
     for number, flow in enumerate(flows):
         begin_s = origin_s + flow.start_s * record.summary.dilation if flow.start_s else clock.start_s

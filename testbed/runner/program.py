@@ -17,7 +17,11 @@ def program_sha256(experiment: Experiment) -> str | None:
 
 def origin_of_runs(experiment: Experiment) -> Origin:
     """Of runs that this process would make of the experiment."""
-    files = program_sha256(experiment)
-    if files is None:
+    return origin_with_files(experiment, program_sha256(experiment))
+
+
+def origin_with_files(experiment: Experiment, files_sha256: str | None) -> Origin:
+    """Of runs that this process would make of the experiment if :func:`program_sha256` of it were that."""
+    if files_sha256 is None:
         return origin_here()
-    return origin_here()._replace(program=program_text(files, image_id(experiment.runtime)))
+    return origin_here()._replace(program=program_text(files_sha256, image_id(experiment.runtime)))

@@ -241,6 +241,7 @@ class _Run:
             workload=f"{workload.kind}: {workload.command.text}" if workload.command is not None else workload.kind,
             num_workers=experiment.workers,
             num_links=len(self.plan.directions),
+            dilation=self.plan.clock.dilation,
             started_at=now,
             record=str(self.writer.directory.absolute()),
             phase_since=now,

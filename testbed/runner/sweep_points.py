@@ -22,7 +22,7 @@ from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
 from testbed.runner.attempts import Attempts, Entry, attempt_texts
 from testbed.runner.program import origin_of_runs
-from testbed.store.reuse import Reuse, unlike
+from testbed.store.reuse import Reuse, made_otherwise
 from testbed.theory.predict import predict_run
 
 STANDING: Final[tuple[Outcome, ...]] = ("valid", "degraded")
@@ -135,7 +135,7 @@ def _others(results: Sequence[Summary], experiment: Experiment) -> dict[str, tup
     if not results:
         return {}
     here = origin_of_runs(experiment)
-    return {result.record: said for result in results if (said := unlike(Path(result.record), here))}
+    return {result.record: said for result in results if (said := made_otherwise(result, here))}
 
 
 def _is_of(entry: Entry, experiment: Experiment, since: str) -> bool:

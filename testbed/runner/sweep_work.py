@@ -19,7 +19,11 @@ from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.runner.attempts import MAX_LOST, Attempts, StaleAttemptError, attempt_texts
 from testbed.runner.engines.base import Event, Executor, Finished, Gone, Late, Lost, Ready
+from testbed.runner.program import origin_with_files, program_sha256
+from testbed.runner.sweep_points import STANDING
 from testbed.runner.turns import num_tries
+from testbed.store.documents import Origin
+from testbed.store.reuse import made_otherwise
 
 
 class Work:
@@ -36,6 +40,9 @@ class Work:
     ) -> None:
         self.comparison = comparison
         self._experiments = experiments
+        self._files_sha256 = [program_sha256(experiment) for experiment in experiments]
+        """Of what the points' commands name when the sweep begins."""
+        self._origins: dict[int, Origin] = {}
         self._attempts = attempts
         self._over_s = over_s
         self._console = console
@@ -122,7 +129,9 @@ class Work:
         if not event.is_moved_in:
             summary = _moved_in(summary, self.comparison.directory.parent)
         self._num_done += 1
-        self.comparison = self.comparison.with_run(attempt.position, summary, machine=attempt.machine)
+        counts = summary.outcome in STANDING
+        unlike = made_otherwise(summary, self._origin(attempt.position)) if counts else ()
+        self.comparison = self.comparison.with_run(attempt.position, summary, unlike=unlike, machine=attempt.machine)
         line = _line(summary, self._now_s() - self._begun_s[event.number])
         if attempt.machine:
             line.append(f"   {self._name(event.number, attempt.position, attempt.machine)}", style="dim")
@@ -130,6 +139,14 @@ class Work:
         write_comparison(self.comparison, goes_on=True)
         self._attempts.accept(event.number, Path(summary.record).name)
         self._attempts.save(self.comparison.directory)
+
+    def _origin(self, position: int) -> Origin:
+        """Of a point's runs: with the files that the sweep has begun with, in the image that the first run may have had
+        to fetch."""
+        if position not in self._origins:
+            files_sha256 = self._files_sha256[position]
+            self._origins[position] = origin_with_files(self._experiments[position], files_sha256)
+        return self._origins[position]
 
     def _name(self, number: int, position: int, machine: str) -> str:
         return f"attempt {number}, {settings_text(self.comparison.points[position].settings)} on {machine}"

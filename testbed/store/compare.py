@@ -15,6 +15,7 @@ from testbed.store.differences import Difference, RunValues, difference
 from testbed.store.documents import Origin, flat, origin, resolved_spec
 from testbed.store.index import Index
 from testbed.store.metrics import MORE_IS_BETTER, Metric
+from testbed.store.reuse import changed_manually
 from testbed.verdict.parts import by_rounds, measured_iterations
 
 _OF_THE_QUESTION: Final = ("workload",)
@@ -163,6 +164,8 @@ def _objections(runs: Sequence[_Run]) -> Iterator[str]:
         if summary.outcome not in ("valid", "degraded"):
             reason = summary.reasons[0] if summary.reasons else "no reason given"
             yield f"{run.path}: {summary.outcome}, so its numbers do not stand: {reason}"
+        if changed_manually(summary):
+            yield f"{run.path}: its links were changed manually while it ran, so its numbers are not those of its spec"
     machines = sorted({run.origin.machine for run in runs})
     if len(machines) > 1:
         yield f"the runs were made on different machines: {'; '.join(machines)}"

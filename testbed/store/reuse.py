@@ -1,15 +1,18 @@
 """Which results of a question may stand for a run that would be made here and now.
 
 A result is the answer of one spec, one version of the code, one machine, one meaning of its numbers and, where it is a
-command's, one program. Where one of
-them is another, the number may be another, and nobody would see why.
+command's, one program. Where one of them is another, the number may be another, and nobody would see why. Where
+somebody changed links while it ran, it is the answer of no spec.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from testbed.errors import SpecError
 from testbed.store.documents import Origin, origin, recorded_schema_version
+
+if TYPE_CHECKING:
+    from testbed.record.summary import Summary
 
 Reuse = Literal["same", "any", "none"]
 """Of the results that a spec has: those of this code, machine, schema and program; all of them; none."""
@@ -33,3 +36,14 @@ def unlike(record: Path, here: Origin) -> tuple[str, ...]:
     if schema_version != SCHEMA_VERSION:
         found.append(f"another schema (version {schema_version})")
     return tuple(found)
+
+
+def changed_manually(result: "Summary") -> bool:
+    """Whether somebody changed its links while it ran, which running its spec again will not do."""
+    return any(change.source == "manual" for change in result.changes)
+
+
+def made_otherwise(result: "Summary", here: Origin) -> tuple[str, ...]:
+    """In what a result differs from what running its spec here now would make: nothing where it may stand for that."""
+    manual = ("links changed manually while it ran",) if changed_manually(result) else ()
+    return (*unlike(Path(result.record), here), *manual)

@@ -123,12 +123,17 @@ def _word(point: ComparedPoint) -> str:
 
 def _all_hidden(row: Row) -> float | None:
     compute_s = row["compute_only_time_s"]
-    return None if compute_s is None else max(compute_s, row["allreduce_bound_s"])
+    return None if compute_s is None else max(compute_s, _of_iteration_s(row, "allreduce_bound_s"))
 
 
 def _nothing_hidden(row: Row) -> float | None:
     compute_s = row["compute_only_time_s"]
-    return None if compute_s is None else float(compute_s + row["allreduce_predicted_s"])
+    return None if compute_s is None else float(compute_s + _of_iteration_s(row, "allreduce_predicted_s"))
+
+
+def _of_iteration_s(row: Row, exchange: str) -> float:
+    """An exchange's share of each of the iterations that go by from one to the next."""
+    return float(row[exchange] / row["iterations_per_exchange"])
 
 
 def _share(part_s: float | None, whole_s: float | None) -> float | None:
@@ -350,7 +355,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "iteration": "Mean iteration, with its 10th and 90th percentile (of several runs: the lowest and the highest "
     "mean). Hollow: degraded. Predicted, dashed with hollow diamonds: by the cost model, where computing takes a "
     "configured time. Theory: the compute-only time and the all-reduce, one after the other (nothing hidden), and the "
-    "longer of the compute-only time and the bound (everything hidden).",
+    "longer of the compute-only time and the bound (everything hidden). Where workers average every few iterations, "
+    "each of these has its share of an all-reduce.",
     "command": "From the start of the first worker's process to the end of the last one's, in seconds (of several runs "
     "their median). Hollow: degraded.",
     "allreduce": f"{wording.DEFINITIONS['allreduce']} {wording.DEFINITIONS['predicted']} "

@@ -42,7 +42,7 @@ class ComparedPoint:
     runs: tuple[Summary, ...]
     """All that there are, in the order in which they were made."""
     unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of runs that were reused although they were made otherwise, by their record: in what."""
+    """Of runs that count although they were made otherwise than when the sweep began, by their record: in what."""
     machines: Mapping[str, str] = field(default_factory=dict)
     """Of runs that were made on another machine for this sweep, by their record: on which."""
 
@@ -103,6 +103,7 @@ class ComparedPoint:
         exchange_s = self.predicted_s if theory is None else theory.predicted_s
         beyond = (self.predicted.outside if self.predicted else ()) if said is None else said.outside
         single = times[0] if len(times) == 1 else None
+        every = next((run.synchronisation.every for run in runs if run.synchronisation), None)
         return {
             **{path: value_text(value) for path, value in self.settings.items()},
             "outcome": self.outcome,
@@ -119,6 +120,7 @@ class ComparedPoint:
             "samples_per_s": _of(runs, lambda run: run.samples_per_s),
             "scaling_factor": _of(runs, lambda run: run.scaling_factor),
             "network_efficiency": _of(runs, lambda run: run.network_efficiency),
+            "iterations_per_exchange": every or 1,
             "allreduce_time_s": took_s,
             "allreduce_predicted_s": exchange_s,
             "allreduce_prediction_error": _error(exchange_s, took_s),
@@ -183,7 +185,7 @@ class Comparison:
     @property
     def reasons(self) -> list[str]:
         """Why points are not valid: what differs only in its numbers is said once, as the worst of them has it. And
-        which runs were reused although they were made otherwise."""
+        which runs count although they were made otherwise."""
         found: dict[tuple[str, bool], list[tuple[ComparedPoint, Summary, str]]] = {}
         for point in self.points:
             for run, repeated in zip(point.runs, point.is_repeated, strict=True):
@@ -209,14 +211,18 @@ class Comparison:
         points = [point for point in self.points if point.unlike]
         differences = dict.fromkeys(each for point in points for unlike in point.unlike.values() for each in unlike)
         num_runs = sum(len(point.unlike) for point in points)
-        return [f"reused although made otherwise, {num_runs} runs: {'; '.join(differences)}"] if num_runs else []
+        return [f"counted although made otherwise, {num_runs} runs: {'; '.join(differences)}"] if num_runs else []
 
-    def with_run(self, position: int, summary: Summary, *, machine: str = "") -> "Comparison":
-        """The comparison with one more run of the point at that position, made on another machine if it is named."""
+    def with_run(
+        self, position: int, summary: Summary, *, unlike: tuple[str, ...] = (), machine: str = ""
+    ) -> "Comparison":
+        """The comparison with one more run of the point at that position, made on another machine if it is named, and
+        in what it was made otherwise than when the sweep began."""
         points = list(self.points)
         point = points[position]
+        others = {**point.unlike, summary.record: unlike} if unlike else point.unlike
         machines = {**point.machines, summary.record: machine} if machine else point.machines
-        points[position] = replace(point, runs=(*point.runs, summary), machines=machines)
+        points[position] = replace(point, runs=(*point.runs, summary), unlike=others, machines=machines)
         return replace(self, points=tuple(points))
 
     def frame(self) -> pl.DataFrame:

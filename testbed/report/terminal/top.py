@@ -54,7 +54,8 @@ class LinkView:
 def views(
     rows: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]] | None, *, elapsed_s: float
 ) -> list[LinkView]:
-    """`rows` and those of the look before as testbed.runner.link_client.show_links gives them."""
+    """`rows` and those of the look before as testbed.runner.link_client.show_links gives them; the virtual seconds in
+    between."""
     earlier = {(row["from"], row["to"]): row for row in before or ()}
 
     def per_second(row: Mapping[str, Any], counter: str) -> float:

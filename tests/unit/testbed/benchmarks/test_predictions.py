@@ -1,11 +1,17 @@
-"""The list of points: long enough, all of it plannable, none of it used for fitting."""
+"""The list of points: long enough, all of it plannable, none of it used for fitting. What is kept of it."""
 
 from typing import Any
 
+import pytest
+
+from testbed.benchmarks import predictions
 from testbed.benchmarks.fit import GROUPS
-from testbed.benchmarks.predictions import exchange_groups, iteration_specs, planned, points
+from testbed.benchmarks.predictions import exchange_groups, iteration_rows, iteration_specs, planned, points
+from testbed.errors import RunFailedError
 from testbed.experiment.experiment import validate
+from testbed.machine.fit import ValidatedPoint
 from testbed.plan.plan import make_plan
+from testbed.record.summary import Outcome, Summary
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
@@ -51,3 +57,22 @@ def test_what_is_odd_about_a_group_changes_its_predictions() -> None:
     assert slow_s > 3.8 * even_s
     assert trunk_s > 1.9 * even_s
     assert planned(groups["dumbbell"], "ring/tcp", 10_000_000, costs=DEFAULT_COSTS).prediction.bottleneck is not None
+
+
+def test_an_invalid_run_says_nothing_of_predictions(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> None:
+    name, spec = next(iter(iteration_specs().items()))
+    kept: dict[str, ValidatedPoint] = {}
+    errors: list[float] = []
+    outcome: Outcome
+
+    def run(_: object) -> Summary:
+        return summary.model_copy(update={"outcome": outcome, "reasons": ["other programs had 60 %"]})
+
+    monkeypatch.setattr(predictions, "trained", run)
+    monkeypatch.setattr(predictions, "keep_validation", kept.update)
+    outcome = "invalid"
+    with pytest.raises(RunFailedError, match="the run is invalid; other programs had 60 %"):
+        list(iteration_rows(name, spec, errors))
+    assert (kept, errors) == ({}, [])
+    outcome = "degraded"
+    assert len(list(iteration_rows(name, spec, errors))) == len(kept) == len(errors) == 1

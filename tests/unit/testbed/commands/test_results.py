@@ -65,6 +65,12 @@ def test_deleting_asks_first_and_looks_all_up_before_the_first_goes(output: Path
     assert (output / "r3").exists()
 
 
+def test_a_run_that_is_named_twice_is_deleted_once(output: Path) -> None:
+    said = run(output, "results", "delete", "r3", "last", "r2", "--yes")
+    assert [line.rpartition("/")[2] for line in said.splitlines()] == ["r3", "r2"]
+    assert not list(output.glob("r*"))
+
+
 def test_an_index_is_made_again_and_names_what_it_leaves_out(output: Path) -> None:
     (output / "r2" / "summary.json").write_text("{")
     made = json.loads(run(output, "results", "rebuild", "--json"))

@@ -3,17 +3,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from testbed.commands.top import once, watch
+from testbed.commands.top import Look, once, watch
 from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LinkNow
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
+from testbed.record.status import RunStatus, StatusFile
 from testbed.runner.link_client import SOCKET_NAME
 from testbed.system.run_state import RunState
 
@@ -50,6 +52,18 @@ def test_one_look_says_what_happens_in_a_second(tmp_path: Path, state: RunState)
     assert len(found["links"]) == 4
     assert found["links"][0]["drops"] == 20
     assert 10 / took_s <= found["links"][0]["drops_per_s"] <= 100
+
+
+def test_a_second_is_a_virtual_one(tmp_path: Path, state: RunState) -> None:
+    now = datetime.now(UTC)
+    said = RunStatus(
+        run_id=state.run_id, name="t", workload="training", num_workers=2, num_links=4, dilation=50.0, started_at=now,
+        record="/a", phase_since=now,
+    )  # fmt: skip
+    StatusFile(said, root=tmp_path).phase("measured")
+    first = Look.take(RUN_ID, None, root=tmp_path)
+    second = Look.take(RUN_ID, first, root=tmp_path)
+    assert second.links[0].drops_per_s == pytest.approx(10 / (second.at_s - first.at_s) * 50)
 
 
 def test_before_the_links_are_there_it_looks_all_the_same(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import Sweep, expand
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
+from testbed.runner import program
 from testbed.runner.attempts import FILE, MAX_LOST
 from testbed.runner.engines.base import (
     Attempt,
@@ -40,7 +41,7 @@ from testbed.store.compare import records_of
 from testbed.store.differences import RunValues, difference
 from testbed.store.reuse import Reuse
 from testbed.system.command_files import files_digest
-from tests.cheap_runs import CheapRuns, OutcomeOf, blank_pictures
+from tests.cheap_runs import MANUAL_CHANGE, CheapRuns, OutcomeOf, blank_pictures
 
 RATES = ["100mbit", "200mbit", "1gbit"]
 
@@ -133,14 +134,33 @@ def test_what_another_code_has_made_is_reused_only_where_that_is_wanted_and_is_c
     runs = CheapRuns(tmp_path)
     comparison, _ = execute(swept, runs, reuse="any")
     assert runs.rates == []
-    assert comparison.reasons == ["reused although made otherwise, 3 runs: another version of the code or its packages"]
+    reason = "another version of the code or its packages"
+    assert comparison.reasons == [f"counted although made otherwise, 3 runs: {reason}"]
     written = json.loads((comparison.directory / "sweep.json").read_text())
     assert written["reuse"] == "any"
-    assert [point["runs"][0]["unlike"] for point in written["points"]] == [
-        [reason] for reason in ["another version of the code or its packages"] * 3
-    ]
+    assert [point["runs"][0]["unlike"] for point in written["points"]] == [[reason]] * 3
     execute(swept, runs)
     assert len(runs.rates) == 3, "by default they are made here"
+
+
+def test_a_run_whose_links_somebody_changed_is_no_result_of_its_spec(tmp_path: Path) -> None:
+    swept = sweep_of()
+    for rate in (0, 1):
+        CheapRuns(tmp_path, link_changes=[MANUAL_CHANGE])(swept.points[rate].experiment)
+    CheapRuns(tmp_path, link_changes=[MANUAL_CHANGE.model_copy(update={"source": "schedule"})])(
+        swept.points[2].experiment
+    )
+    beginning = found(swept, plan_points(swept), output=tmp_path)
+    assert [point.outcome for point in beginning.points] == ["not run", "not run", "valid"]
+    assert reuse_texts(beginning) == [
+        "1 run with a result reused (--reuse none makes all again)",
+        "2 results not reused: links changed manually while it ran (--reuse any does)",
+    ]
+    comparison = found(swept, plan_points(swept), output=tmp_path, reuse="any")
+    assert comparison.finished
+    assert comparison.reasons == ["counted although made otherwise, 2 runs: links changed manually while it ran"]
+    comparison, _ = execute(swept, CheapRuns(tmp_path, link_changes=[MANUAL_CHANGE]))
+    assert comparison.reasons == ["counted although made otherwise, 2 runs: links changed manually while it ran"]
 
 
 def test_results_of_a_command_are_made_again_when_its_script_has_changed(
@@ -165,6 +185,41 @@ def test_results_of_a_command_are_made_again_when_its_script_has_changed(
     assert swept_again() == (3, ["3 results not reused: another program (--reuse any does)"])
     script.write_text("print(1)\n")
     assert swept_again()[0] == 0, "what was made with it is there"
+
+
+def test_runs_of_a_script_that_is_edited_while_the_sweep_goes_on_are_said_to_be_of_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script, argv = tmp_path / "ddp.py", ["python", "ddp.py"]
+    script.write_text("print()\n")
+
+    class Edited(CheapRuns):
+        def __call__(self, experiment: Experiment) -> Summary:
+            self.environment |= {"program_sha256": files_digest(argv, tmp_path)}
+            made = super().__call__(experiment)
+            script.write_text(f"{script.read_text()}print()\n")
+            return made
+
+    runs = Edited(tmp_path / "results")
+    comparison, _ = execute(sweep_of(workload={"kind": "command", "argv": argv}), runs)
+    assert runs.rates == [2e8, 1e9, 1e8]
+    assert comparison.reasons == ["counted although made otherwise, 2 runs: another program"]
+    written = json.loads((comparison.directory / "sweep.json").read_text())
+    unlike = [point["runs"][0]["unlike"] for point in written["points"]]
+    assert unlike == [["another program"], [], ["another program"]]
+
+
+def test_an_image_that_the_first_run_fetches_is_no_other_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["true"]
+    runs = CheapRuns(tmp_path, program_sha256=files_digest(argv, Path.cwd()), runtime={"image_id": "sha256:a"})
+    monkeypatch.setattr(program, "image_id", lambda _: "sha256:a" if runs.rates else None)
+    workload = {"kind": "command", "argv": argv}
+    comparison, _ = execute(sweep_of(workload=workload, runtime={"kind": "docker", "image": "x"}), runs)
+    assert comparison.finished
+    assert comparison.reasons == []
 
 
 def test_results_of_a_command_that_do_not_say_of_which_program_they_are_are_made_again(tmp_path: Path) -> None:

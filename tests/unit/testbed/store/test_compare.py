@@ -8,6 +8,7 @@ import yaml
 
 from testbed.errors import SpecError
 from testbed.store.compare import compare, records_of
+from tests.cheap_runs import MANUAL_CHANGE
 
 SOURCE = Path("tests/records/version_3")
 
@@ -94,6 +95,7 @@ def test_a_record_named_twice_counts_once(tmp_path: Path) -> None:
     [
         ({"outcome": "invalid", "reasons": ["the links were slower"]}, TREE, "invalid.*the links were slower"),
         ({"outcome": "failed", "reasons": ["killed"]}, TREE, "failed.*killed"),
+        ({"changes": [MANUAL_CHANGE.model_dump()]}, TREE, "b01: its links were changed manually while it ran"),
         ({}, {"workload": {"kind": "training", "model": "mlp"}}, "different questions: workload.model is cnn, mlp"),
     ],
 )

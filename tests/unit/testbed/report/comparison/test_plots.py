@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.record.summary import CommandSummary, PredictionSummary, Summary
+from testbed.record.summary import CommandSummary, PredictionSummary, Summary, SynchronisationSummary
 from testbed.report.comparison import plots
 from testbed.report.comparison.points import Comparison
 from testbed.report.figures import Boxes, Figure, Line, Marks
@@ -88,6 +88,25 @@ def test_predicted_and_measured_are_never_drawn_alike(
     assert drawn["predicted"] == {True}, "hollow"
     assert drawn["measured"] == {False}, "filled"
     assert {series.name: series.hollow for series in figure.legend if series.name == "predicted"} == {"predicted": True}
+
+
+def test_theory_of_an_iteration_has_its_share_of_an_exchange_that_comes_every_few(summary: Summary) -> None:
+    assert summary.allreduce is not None
+    exchange = summary.allreduce.model_copy(update={"bound_s": 1.6, "predicted_s": 2.4})
+    requested = SynchronisationSummary(kind="local_sgd", every=8, num_exchanges=1, staleness={}, staleness_mean=0.0)
+    alone = {"compute_only_time_s": 0.1, "compute_alone_time_s": 0.1}
+    trained = summary.model_copy(update={"allreduce": exchange, **alone})
+    averaged = trained.model_copy(update={"synchronisation": requested})
+
+    def theory(make: Callable[[Comparison], Figure | None], run: Summary) -> list[float | None]:
+        """Nothing hidden, all hidden that can be."""
+        figure = make(comparison([{"collective": "ring"}], run))
+        assert figure is not None
+        return [series.y[0] for shape in ("triangle-up", "stroke") for series in marks(figure) if series.shape == shape]
+
+    assert theory(plots.iteration, trained) == pytest.approx([2500, 1600])
+    assert theory(plots.iteration, averaged) == pytest.approx([400, 200])
+    assert theory(plots.scaling, averaged) == pytest.approx([0.25, 0.5])
 
 
 @pytest.mark.parametrize("make", [plots.iteration, plots.allreduce, plots.scaling])
