@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Channel, Completion, Endpoint, Header
 from transports.channels.framing import DTYPE_BYTES, DTYPES, OPERATIONS
+from transports.collectives.ring import Ring
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.execution.operations import Transport
 from transports.group import Group
 
 KINDS = (*CHANNELS.kinds(), "tcp of 3 streams")
@@ -203,6 +206,28 @@ def test_a_peer_that_has_done_its_part_may_leave(kind: str) -> None:
         return bytes(received)
 
     assert together(kind, body, 3) == [b"final data", b"final data", None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_has_nothing_to_do_in_an_operation_may_leave_at_once(kind: str) -> None:
+    """Rank 2 neither sends nor receives in the last operation; ranks 0 and 1 exchange something after it has left."""
+    left = threading.Event()
+
+    def life(group: Group) -> list[float]:
+        counts = [3, 3, 0] if group.rank < 2 else [0, 0, 0]
+        inputs = [torch.full((count,), float(group.rank)) for count in counts]
+        outputs = [torch.zeros(count) for count in counts]
+        with closing(Transport(Ring(), channel_of(kind), group)) as transport:
+            transport.begin(time.monotonic() + FOREVER_S)
+            transport.barrier()
+            if group.rank < 2:
+                assert left.wait(FOREVER_S)
+            transport.all_to_all(outputs, inputs)
+        left.set()
+        return torch.cat(outputs).tolist()
+
+    exchanged = [0.0] * 3 + [1.0] * 3
+    assert run_threads(life, groups(3, timeout_s=FOREVER_S)) == [exchanged, exchanged, []]
 
 
 @pytest.mark.parametrize("kind", KINDS)
