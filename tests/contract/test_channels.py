@@ -1,6 +1,7 @@
 """What every channel promises: messages arrive whole and in order, and whatever goes wrong is an error in time."""
 
 import math
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -206,6 +207,30 @@ def test_a_peer_that_has_done_its_part_may_leave(kind: str) -> None:
         return bytes(received)
 
     assert together(kind, body, 3) == [b"final data", b"final data", None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_has_received_all_that_was_sent_to_it_may_leave(kind: str) -> None:
+    """So much that whoever sends it waits for it to arrive, where the channel answers for that."""
+    num_bytes = 1 << 20
+    left = threading.Event()
+
+    def body(endpoint: Endpoint, group: Group) -> bytes:
+        view = bytearray(num_bytes)
+        if group.rank == 1:
+            finish(endpoint, {endpoint.post_receive(0, header(num_bytes), memoryview(view))})
+            endpoint.close()
+            left.set()
+            return bytes(view)
+        view[:] = sent
+        tokens = {endpoint.post_send(1, header(num_bytes), memoryview(view))}
+        while not left.is_set():
+            tokens -= {each.token for each in endpoint.progress(math.inf, time.monotonic() + 1e-3)}
+        finish(endpoint, tokens)
+        return b""
+
+    sent = random.Random(1).randbytes(num_bytes)
+    assert together(kind, body, 2) == [b"", sent]
 
 
 @pytest.mark.parametrize("kind", KINDS)
