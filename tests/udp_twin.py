@@ -13,6 +13,8 @@ from transports.errors import FrameMismatchError
 HEADER: Final = struct.Struct("<IIIBBHQ")
 ACKNOWLEDGEMENT: Final = struct.Struct("<IIIIH")
 RANGE: Final = struct.Struct("<HH")
+CLOSE: Final = struct.Struct("<IQ")
+"""1 + the rank that the sender has lost, or 0, and how much of the stream to it has come without a gap."""
 _PAIRS: Final = tuple(struct.Struct(f"<{2 * num_ranges}H") for num_ranges in range(MAX_RANGES + 1))
 _SHORT_BYTES: Final = 256
 """Up to here numpy costs more than it saves."""
@@ -28,8 +30,7 @@ class Kind(IntEnum):
     PING = 3
     """Asks for an acknowledgement."""
     CLOSE = 4
-    """The sender leaves; number: the last operation that it finished, offset: where its stream ends, body: 1 + the rank
-    that it has lost, or 0, in four bytes."""
+    """The sender leaves; number: the last operation that it finished, offset: where its stream ends."""
     LEFT = 5
     """The answer to that."""
     UNKNOWN_CONNECTION = 6

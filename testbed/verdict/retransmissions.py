@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from testbed.plan.paths import Hop, Path
+from testbed.plan.plan import Plan
 from transports.channels.base import PeerStatistics
 
 WorkersStatistics = Mapping[int, Mapping[int, PeerStatistics]]
@@ -35,3 +36,12 @@ def overheads(
                 acknowledged += counts.acknowledgement_bytes_sent
                 retransmitted += counts.retransmitted_bytes
     return Overheads(acknowledgement_bytes=acknowledged, retransmitted_bytes=retransmitted)
+
+
+def unreported(plan: Plan) -> set[Hop]:
+    """The directions on which parameter servers acknowledge and send again over a channel that counts this itself:
+    servers report nothing, so nobody knows how much of it there was."""
+    if not plan.experiment.channel.counts_itself:
+        return set()
+    workers, servers = plan.participants[: plan.experiment.workers], plan.participants[plan.experiment.workers :]
+    return {hop for server in servers for worker in workers for hop in plan.paths[server, worker].shares}

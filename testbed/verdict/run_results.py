@@ -29,6 +29,7 @@ from testbed.plan.aggregators import exchange_delay_s
 from testbed.plan.background import FlowBytes
 from testbed.plan.buckets import scaled
 from testbed.plan.direction import Direction
+from testbed.plan.paths import Hop
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import Prediction, predict
 from testbed.record.number_text import rate_text
@@ -228,15 +229,20 @@ class RunResults:
         drawn = {(each.link, each.hop[0]) for each in self.plan.all_configured if each.spec.draws}
         return drawn | crossed(self.plan) | changed_directions(self.writer.frame("changes"))
 
+    @cached_property
+    def _unreported(self) -> set[Hop]:
+        return retransmissions.unreported(self.plan)
+
     def _expected(self, direction: Direction) -> "_Expected":
         """Over the measured window: of gradients, and of batches."""
         experiment = self.plan.experiment
         num_iterations = experiment.workload.num_iterations()
         input_bytes = None if direction.input_bytes is None else direction.input_bytes * num_iterations
-        if direction.expected_bytes is None or not experiment.workload.sends_only_gradients():
+        planned_bytes = None if direction.hop in self._unreported else direction.expected_bytes
+        if planned_bytes is None or not experiment.workload.sends_only_gradients():
             return _Expected(None, input_bytes, 0)
         num_exchanges = experiment.synchronisation.num_exchanges(num_iterations)
-        gradient_bytes = direction.expected_bytes * num_exchanges
+        gradient_bytes = planned_bytes * num_exchanges
         switched = switched_bytes(self.plan, direction, self._switch_statistics)
         if switched is None or input_bytes is None:
             return _Expected(None, input_bytes, switched.retransmitted if switched else 0)
@@ -491,6 +497,11 @@ class RunResults:
             return f"how many bytes compression {experiment.compression.kind} sends depends on the gradients"
         if any(each.lost for each in self._switch_statistics.values()):
             return "the switch stopped aggregating"
+        if self._unreported:
+            return (
+                f"what parameter servers acknowledged and sent again over channel {experiment.channel.kind} only they "
+                "know, and they do not report it"
+            )
         return "flows could have taken another of several equal paths"
 
     def _prediction(self) -> Prediction | None:

@@ -1,6 +1,7 @@
 """What every channel promises: messages arrive whole and in order, and whatever goes wrong is an error in time."""
 
 import math
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Channel, Completion, Endpoint, Header
 from transports.channels.framing import DTYPE_BYTES, DTYPES, OPERATIONS
+from transports.collectives.ring import Ring
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.execution.operations import Transport
 from transports.group import Group
 
 KINDS = (*CHANNELS.kinds(), "tcp of 3 streams")
@@ -203,6 +207,52 @@ def test_a_peer_that_has_done_its_part_may_leave(kind: str) -> None:
         return bytes(received)
 
     assert together(kind, body, 3) == [b"final data", b"final data", None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_has_received_all_that_was_sent_to_it_may_leave(kind: str) -> None:
+    """So much that whoever sends it waits for it to arrive, where the channel answers for that."""
+    num_bytes = 1 << 20
+    left = threading.Event()
+
+    def body(endpoint: Endpoint, group: Group) -> bytes:
+        view = bytearray(num_bytes)
+        if group.rank == 1:
+            finish(endpoint, {endpoint.post_receive(0, header(num_bytes), memoryview(view))})
+            endpoint.close()
+            left.set()
+            return bytes(view)
+        view[:] = sent
+        tokens = {endpoint.post_send(1, header(num_bytes), memoryview(view))}
+        while not left.is_set():
+            tokens -= {each.token for each in endpoint.progress(math.inf, time.monotonic() + 1e-3)}
+        finish(endpoint, tokens)
+        return b""
+
+    sent = random.Random(1).randbytes(num_bytes)
+    assert together(kind, body, 2) == [b"", sent]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_has_nothing_to_do_in_an_operation_may_leave_at_once(kind: str) -> None:
+    """Rank 2 neither sends nor receives in the last operation; ranks 0 and 1 exchange something after it has left."""
+    left = threading.Event()
+
+    def life(group: Group) -> list[float]:
+        counts = [3, 3, 0] if group.rank < 2 else [0, 0, 0]
+        inputs = [torch.full((count,), float(group.rank)) for count in counts]
+        outputs = [torch.zeros(count) for count in counts]
+        with closing(Transport(Ring(), channel_of(kind), group)) as transport:
+            transport.begin(time.monotonic() + FOREVER_S)
+            transport.barrier()
+            if group.rank < 2:
+                assert left.wait(FOREVER_S)
+            transport.all_to_all(outputs, inputs)
+        left.set()
+        return torch.cat(outputs).tolist()
+
+    exchanged = [0.0] * 3 + [1.0] * 3
+    assert run_threads(life, groups(3, timeout_s=FOREVER_S)) == [exchanged, exchanged, []]
 
 
 @pytest.mark.parametrize("kind", KINDS)

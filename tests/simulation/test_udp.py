@@ -201,6 +201,22 @@ def test_who_leaves_in_the_middle_gives_up_what_is_not_delivered() -> None:
     assert world.ends[A].delivered
 
 
+@over_all("seed", range(100))
+def test_who_leaves_with_all_that_was_sent_to_it_leaves_nobody_waiting(seed: int) -> None:
+    """At once, and the acknowledgements of the end are lost or overtaken by CLOSE."""
+    world = World(seed, Network(loss=0.2, reorder=0.2))
+    world.send(B, 200_000 if world.packet_bytes == 1448 else 5_000)
+    world.expect(A)
+    world.simulator.run(lambda: not world.ends[A].expecting)
+    world.ends[A].leave(Farewell(1), world.simulator.now_s)
+    world.simulator.touch(A)
+    world.simulator.run(lambda: world.ends[B].farewell is not None)
+    assert world.ends[B].first_pending is None
+    assert world.ends[B].delivered
+    world.simulator.run(lambda: world.ends[A].leave_answered)
+    world.check()
+
+
 def test_a_frame_that_differs_is_reported() -> None:
     world = World(6, Network())
     world.send(A, 10)

@@ -105,6 +105,10 @@ class Endpoint(Protocol):
     def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
         """Expect a message; `view` is filled when the token completes."""
 
+    def skip(self, sequence: int) -> None:
+        """Operation `sequence` of the group is one in which this member sends and receives nothing: it has finished it,
+        as it says when it leaves. Called by the thread that drives it."""
+
     def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """Move bytes until something completes; returns all that has. At `until_s` it returns, perhaps with nothing,
         and no harm is done. Times are on time.monotonic(), and may be infinite.

@@ -125,6 +125,10 @@ class MemoryEndpoint:
         self._num_tokens += 1
         return self._num_tokens
 
+    def skip(self, sequence: int) -> None:
+        """See :class:`Endpoint`."""
+        self._sequence = sequence
+
     def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         with self._hub.changed:

@@ -168,6 +168,7 @@ class Executor:
         Raises what `Endpoint.progress` raises."""
         runs, exchange = program.runs, program.exchange
         if runs is None:
+            self._endpoint.skip(sequence)
             return None
         scratch = None
         if program.num_scratch:

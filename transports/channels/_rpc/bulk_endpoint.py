@@ -94,6 +94,11 @@ class BulkEndpoint:
         self._num_tokens += 1
         return self._num_tokens
 
+    def skip(self, sequence: int) -> None:
+        """See :class:`Endpoint`."""
+        self._sequence = sequence
+        self._data.skip(sequence)
+
     def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         try:

@@ -205,6 +205,10 @@ class TcpEndpoint:
             total_bytes=HEADER_BYTES + len(view),
         )
 
+    def skip(self, sequence: int) -> None:
+        """See :class:`Endpoint`."""
+        self._sequence = sequence
+
     def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         with self._driving:

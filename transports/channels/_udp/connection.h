@@ -137,10 +137,9 @@ uint64_t connection_let_go(struct connection *c) {
     return outgoing_give_up(&c->outgoing);
 }
 
-/* Begin a graceful close: messages whose token is still out are let go of. An acknowledgement that may wait goes before it:
- * a peer that hears of the end before it takes its message for lost. */
+/* Begin a graceful close: messages whose token is still out are let go of. CLOSE also says what has come: a peer that
+ * hears of the end before it knows that takes its message for lost. */
 void connection_leave(struct connection *c, uint32_t after, uint32_t lost, double now_s) {
-    if (isfinite(c->incoming.acknowledge_s)) c->incoming.acknowledge_s = 0.0;
     c->leaves = 1, c->our_after = after, c->our_lost = lost, c->leave_s = now_s;
     c->our_end = connection_let_go(c);
 }
@@ -277,6 +276,20 @@ static void on_acknowledgement(struct connection *c, const struct header *header
     arm(c, now_s);
 }
 
+/* The peer leaves. What it has counts as acknowledged, for no acknowledgement need come after this. */
+static void on_close(struct connection *c, const struct header *header, const uint8_t *body, double now_s) {
+    struct closing said = {0};
+    if (header->length == sizeof said) memcpy(&said, body, sizeof said);
+    if (header->length != sizeof said || said.received > c->outgoing.next_offset) {
+        c->num_rejected++;
+        return;
+    }
+    c->peer_leaves = 1, c->farewell_after = header->number, c->farewell_lost = said.lost, c->peer_end = header->offset;
+    outgoing_on_received(&c->outgoing, said.received);
+    arm(c, now_s);
+    queue_control(c, c->remote, 0, LEFT, 0, NULL, 0);
+}
+
 /* The stream hears what has come of data; before anything else that happens. */
 void connection_settle(struct connection *c, double now_s) {
     if (c->arrival.num_packets == 0) return;
@@ -301,10 +314,8 @@ static void on_control(struct connection *c, const struct header *header, const 
         on_acknowledgement(c, header, body, now_s);
     } else if (header->kind == PING) {
         c->incoming.acknowledge_s = 0.0;
-    } else if (header->kind == CLOSE && header->length == sizeof c->farewell_lost) {
-        memcpy(&c->farewell_lost, body, sizeof c->farewell_lost);
-        c->peer_leaves = 1, c->farewell_after = header->number, c->peer_end = header->offset;
-        queue_control(c, c->remote, 0, LEFT, 0, NULL, 0);
+    } else if (header->kind == CLOSE) {
+        on_close(c, header, body, now_s);
     } else if (header->kind == LEFT) {
         c->leave_answered = c->leaves;
     } else {
@@ -414,7 +425,8 @@ static void queue_due_controls(struct connection *c, double now_s) {
     }
     if (c->leaves && !c->leave_answered && now_s >= c->leave_s) {
         c->leave_s = now_s + c->round_trip.timeout_s;
-        queue_control(c, c->remote, c->our_after, CLOSE, c->our_end, &c->our_lost, sizeof c->our_lost);
+        struct closing said = {c->our_lost, ranges_prefix(&c->incoming.received)};
+        queue_control(c, c->remote, c->our_after, CLOSE, c->our_end, &said, sizeof said);
     }
 }
 

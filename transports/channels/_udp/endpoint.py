@@ -130,6 +130,11 @@ class UdpEndpoint:
             post(self._address, peer.index, pack_header(header), address_of(view), num_bytes, self._num_tokens)
             return self._num_tokens
 
+    def skip(self, sequence: int) -> None:
+        """See :class:`Endpoint`."""
+        with self._driving:
+            self._state.sequence = sequence
+
     def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         protocol_s = clock.protocol_s

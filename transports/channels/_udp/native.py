@@ -258,6 +258,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "outgoing_post": (None, (_pointer, _pointer, _pointer, _u64, _i64)),
     "outgoing_give_up": (_u64, (_pointer,)),
     "outgoing_on_acknowledged": (Taken, (_pointer, _pointer, _u32, _i64)),
+    "outgoing_on_received": (None, (_pointer, _u64)),
     "outgoing_detect_loss": (_i32, (_pointer, _double, _double)),
     "outgoing_wanted": (_i32, (_pointer, _pointer)),
     "outgoing_take": (Run, (_pointer, Piece, _u32, _double, _i64, _i32)),

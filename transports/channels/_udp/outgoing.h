@@ -206,6 +206,22 @@ struct taken outgoing_on_acknowledged(struct outgoing *o, const struct named *ri
     return taken;
 }
 
+/* All up to there has arrived, under whichever numbers; no more than was sent. */
+void outgoing_on_received(struct outgoing *o, uint64_t prefix) {
+    if (prefix == 0) return;
+    o->delivered_bytes += ranges_add(&o->acknowledged, 0, prefix);
+    o->kept.num = o->kept.head = 0;
+    for (uint32_t index = 0; index < o->sent.num; index++) {
+        const struct run *run = runs_at(&o->sent, index);
+        uint64_t known = prefix > run->offset ? prefix - run->offset : 0;
+        uint64_t num_known = known < run->num_bytes ? known / o->packet_bytes : run->num_packets;
+        keep(o, run, run->first + num_known, run->first + run->num_packets);
+    }
+    runs_replace(&o->sent, o->sent.num, &o->kept);
+    o->num_under_way = packets_of(&o->sent);
+    complete_departures(o);
+}
+
 /* RFC 9002, 6.1: three later packets were acknowledged, or any later one and it is so long ago. Returns whether any was
  * lost. */
 int outgoing_detect_loss(struct outgoing *o, double patience_s, double now_s) {

@@ -33,6 +33,13 @@ struct pair {
     uint16_t gap, length;
 };
 
+/* What CLOSE goes on with. */
+struct __attribute__((packed)) closing {
+    uint32_t lost;     /* 1 + the rank that its sender has lost, or 0 */
+    uint64_t received; /* how much of the stream to its sender has come without a gap */
+};
+_Static_assert(sizeof(struct closing) == 12, "as on the wire");
+
 enum { OVERHEAD_BYTES = IP_OVERHEAD_BYTES + sizeof(struct header),
        MAX_CONTROL_BYTES = sizeof(struct header) + sizeof(struct acknowledged) + MAX_RANGES * sizeof(struct pair) };
 

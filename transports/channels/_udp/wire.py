@@ -17,6 +17,10 @@ An acknowledgement goes on with its delay and the time at which the newest data 
 in microseconds modulo 2^32, the bytes that the kernel took in at that one time, the congestion marks seen (4 bytes
 each), the number of ranges (2 bytes), and for each range, from the largest number down, the unreceived and the
 received packets (2 each).
+
+A CLOSE says in its number after which operation its sender leaves and in its offset where the stream from it ends. It
+goes on with 1 + the rank that its sender has lost, or 0 (4 bytes), and how much of the stream to its sender has come
+without a gap (8): nothing of that waits for an acknowledgement any more, which may have been lost or overtaken.
 """
 
 from typing import Final

@@ -60,6 +60,9 @@ class _Script:
     def post_receive(self, peer: int, header: Header, view: memoryview) -> int:
         return self._post("receive", peer, header, view)
 
+    def skip(self, sequence: int) -> None:
+        self.log.append(f"skip {sequence}")
+
     def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         name = self.order.pop(0) if self.order else next(iter(self.pending))
         token, kind, view = self.pending.pop(name)
@@ -101,6 +104,12 @@ def run(steps: tuple[Step, ...], endpoint: _Script, output: torch.Tensor) -> flo
     executor = Executor(_Given(steps=steps), endpoint, world=World(num_workers=3), participant=0, group=9)
     program = executor.program(Exchange("all_reduce", len(output), FLOAT32))
     return executor.run(program, {"output": output}, sequence=5, deadline_s=time.monotonic() + 10)
+
+
+def test_an_operation_without_steps_is_skipped() -> None:
+    endpoint, output = _Script(), torch.zeros(4)
+    assert run((), endpoint, output) is None
+    assert endpoint.log == ["skip 5"]
 
 
 def test_a_send_is_posted_when_its_values_have_been_added() -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from switch_agg.core import Datagram
 from switch_agg.round_trip import INITIAL_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, RoundTripEstimator
 from switch_agg.window import AimdWindow, FixedWindow, Window
-from tests.udp_twin import Kind, pack, pack_acknowledged, unpack
+from tests.udp_twin import CLOSE, Kind, pack, pack_acknowledged, unpack
 from transports.channels._udp import native
 from transports.channels._udp.connection import WINDOW_PACE, Connection, Pace
 from transports.channels._udp.native import Completions, Pacer, RoundTrip, Run, library
@@ -173,24 +174,46 @@ def test_what_was_let_go_of_is_sent_no_more_and_leaving_says_so() -> None:
 
 def test_a_close_that_is_no_close_is_refused() -> None:
     receiver = connection(WINDOW_PACE, 100, 10)
-    receiver.receive([Datagram(receiver.peer, pack(1, 5, Kind.CLOSE, 0, b"long as a word"))], 0.0)
-    assert not receiver.peer_leaves
-    assert receiver.num_rejected == 1
-    receiver.receive([Datagram(receiver.peer, pack(1, 5, Kind.CLOSE, 0, (3).to_bytes(4, "little")))], 0.0)
+    never_sent = CLOSE.pack(3, 1)
+    for number, body in enumerate((b"long as nothing", (3).to_bytes(4, "little"), never_sent), 1):
+        receiver.receive([Datagram(receiver.peer, pack(1, 5, Kind.CLOSE, 0, body))], 0.0)
+        assert not receiver.peer_leaves
+        assert receiver.num_rejected == number
+    receiver.receive([Datagram(receiver.peer, pack(1, 5, Kind.CLOSE, 0, CLOSE.pack(3, 0)))], 0.0)
     assert receiver.farewell == Farewell(5, 2)
 
 
-def test_who_leaves_acknowledges_first_what_it_has() -> None:
-    """Also where that could have waited, since it came before anybody expected it."""
+def carried(datagrams: Sequence[Datagram]) -> list[Datagram]:
+    """As they arrive at the other end, whose number is 1 here as well."""
+    return [Datagram(("127.0.0.1", 0), pack(1, *unpack(datagram.data)[1:])) for datagram in datagrams]
+
+
+@pytest.mark.parametrize("acknowledgement", ["not due", "lost", "overtaken"])
+def test_who_leaves_says_what_it_has(acknowledgement: str) -> None:
+    """Its peer does not take for lost what has come, whatever became of the acknowledgement."""
     sender, receiver = connection(WINDOW_PACE, 100, 10), connection(WINDOW_PACE, 100, 10)
     sender.post(FRAME, memoryview(bytes(200)), 1)
-    sent = [pack(1, number, *unpack(datagram.data)[2:]) for number, datagram in enumerate(sender.transmit(0.0))]
-    receiver.receive([Datagram(receiver.peer, datagram) for datagram in sent], 1e-3)
-    receiver.expect(FRAME, memoryview(bytearray(200)), 2)
+    if acknowledgement != "not due":
+        receiver.expect(FRAME, memoryview(bytearray(200)), 2)
+    receiver.receive(carried(sender.transmit(0.0)), 1e-3)
+    if acknowledgement == "not due":  # it came before anybody expected it
+        receiver.expect(FRAME, memoryview(bytearray(200)), 2)
     assert receiver.completions.take() == [2]
-    assert receiver.transmit(1.1e-3) == []
+    late = receiver.transmit(1.1e-3)
+    assert [unpack(each.data).kind for each in late] == [Kind.ACKNOWLEDGEMENT] * (acknowledgement != "not due")
     receiver.leave(Farewell(1), 1.2e-3)
-    assert [unpack(each.data).kind for each in receiver.transmit(1.2e-3)] == [Kind.ACKNOWLEDGEMENT, Kind.CLOSE]
+    close = receiver.transmit(1.2e-3)
+    assert [unpack(each.data).kind for each in close] == [Kind.CLOSE]
+    sender.receive(carried(close), 2e-3)
+    assert sender.farewell == Farewell(1)
+    assert sender.first_pending is None
+    assert sender.completions.take() == [1]
+    if acknowledgement == "overtaken":
+        sender.receive(carried(late), 3e-3)
+    assert sender.delivered
+    assert sender.completions.take() == []
+    assert sender.state.outgoing.num_under_way == 0
+    assert sender.deadline_s() > 0.1  # nothing is sent again
 
 
 @given(st.lists(st.floats(1e-6, 2.0), max_size=50), st.integers(1, 40))

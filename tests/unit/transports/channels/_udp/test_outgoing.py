@@ -53,6 +53,9 @@ class Outgoing:
         assert isinstance(taken, Taken)
         return taken
 
+    def on_received(self, prefix: int) -> None:
+        self._call("on_received", prefix)
+
     def detect_loss(self, patience_s: float, now_s: float) -> bool:
         return bool(self._call("detect_loss", patience_s, now_s))
 
@@ -146,6 +149,42 @@ def test_the_oldest_is_repeated_unless_it_has_arrived_in_another_copy() -> None:
     assert outgoing.delivered
     assert not outgoing.repeat_oldest(2)
     assert outgoing.state.num_under_way == 0
+
+
+def test_what_has_come_under_whichever_numbers_is_neither_under_way_nor_sent_again() -> None:
+    outgoing = posted(300)
+    outgoing.post(1000, 2)
+    for num_packets in (3, 6, 4):
+        outgoing.take(num_packets)
+    outgoing.on_received(0)
+    assert outgoing.state.num_under_way == 13
+    assert outgoing.completions.take() == []
+    outgoing.on_received(750)
+    assert outgoing.state.num_under_way == 6  # the rest of the packet that has come in part counts, and four
+    assert outgoing.completions.take() == [1]
+    assert outgoing.repeat_oldest(1)
+    assert outgoing.take(1).offset == 700
+    outgoing.on_received(1300)
+    assert outgoing.completions.take() == [2]
+    assert outgoing.delivered
+    assert not outgoing.unfinished
+    assert outgoing.state.delivered_bytes == 1300
+    outgoing.on_acknowledged([(0, 13)], 13)
+    assert outgoing.state.num_under_way == 0
+    assert outgoing.state.delivered_bytes == 1300
+
+
+def test_what_was_lost_and_has_come_after_all_is_not_sent_again() -> None:
+    outgoing = posted(1000)
+    outgoing.take(10)
+    outgoing.on_acknowledged([(6, 9)], 9)
+    assert outgoing.detect_loss(1.0, 2.0)
+    outgoing.on_received(300)
+    assert outgoing.wanted().offset == 0  # some of it has come, and not all
+    outgoing.on_received(1000)
+    assert outgoing.wanted() is None
+    assert outgoing.completions.take() == [1]
+    assert not outgoing.unfinished
 
 
 def test_giving_up_keeps_what_has_no_token() -> None:
