@@ -20,6 +20,7 @@ from testbed.plan.buckets import bucket_ready_s, exchanges_by_bucket
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchanged_alone, plan_links
 from testbed.theory import dag
+from testbed.theory.alone import alone_s
 from testbed.theory.architectures import ARCHITECTURES, Architecture, Servers
 from testbed.theory.architectures import Links as ArchitectureLinks
 from testbed.theory.lone_exchange import lone_exchange_s
@@ -76,7 +77,7 @@ class IterationPrediction:
     exposed_s: float
     """What the iteration takes beyond the slowest worker's computing."""
     scaling_factor: float | None
-    """Computing alone over the iteration."""
+    """T_n / (n T_1), as a run has it: what workers take alone, slowdowns included, over the iteration."""
     decides: Decider
     """What the iteration would be shorter without, most: computing, the links' rates, propagation, or hosts."""
     critical_path: tuple[Piece, ...]
@@ -219,6 +220,7 @@ class _Predictor:
         iterations = self._iterations()
         time_s = _mean_time_s(iterations)
         slowest_s = sum(max(each.factors) for each in iterations) / len(iterations) * self._table.compute_s
+        alone = alone_s(self._table.compute_s, [each.factors for each in iterations])
         shown = iterations[0]
         return IterationPrediction(
             iteration_time_s=time_s,
@@ -226,7 +228,7 @@ class _Predictor:
             straggler_s=slowest_s - self._table.compute_s,
             communication_s=sum(end_s - start_s for start_s, end_s in shown.exchanged),
             exposed_s=max(0.0, time_s - slowest_s),
-            scaling_factor=self._table.compute_s / time_s if self._known and time_s else None,
+            scaling_factor=alone / time_s if self._known and time_s else None,
             decides=self._decides(shown),
             critical_path=tuple(shown.critical_path()),
             links=tuple(
@@ -383,7 +385,9 @@ class _Predictor:
         )
         found: dict[str, float | None] = {"cost model": time_s}
         try:
-            found["flow simulation"] = simulate(plan.experiment, buckets=plan.buckets).iteration_time_s
+            found["flow simulation"] = simulate(
+                plan.experiment, num_iterations=self._num_iterations, buckets=plan.buckets
+            ).iteration_time_s
         except SpecError:
             found["flow simulation"] = None
         servers = plan.collective.num_servers

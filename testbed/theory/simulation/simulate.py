@@ -28,6 +28,7 @@ from testbed.plan.buckets import bucket_ready_s, buckets_of, exchanges_by_bucket
 from testbed.plan.link_configuration import link_configs
 from testbed.plan.paths import Hop
 from testbed.plan.placement import num_servers_of, racks_of, require_several_hosts, with_storage
+from testbed.theory.alone import alone_s
 from testbed.theory.simulation.aggregation import aggregation_tree
 from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
 from testbed.theory.simulation.fair_sharing import Floats
@@ -72,6 +73,8 @@ class Simulation:
     """Of each job, how long each iteration took."""
     compute_s: float | None
     """Computing of a worker that nothing slows; None: the spec does not say, and nothing is computed."""
+    alone_s: float | None
+    """What a worker of the slowest job takes alone, slowdowns included: the harmonic mean over them."""
     exchanged_s: tuple[float, ...]
     """Of each bucket of the first job's first iteration: from the last worker's start to the last one's end."""
     busiest: tuple[LinkUse, ...]
@@ -87,8 +90,8 @@ class Simulation:
 
     @property
     def scaling_factor(self) -> float | None:
-        """Computing alone over the iteration; None where the spec does not say how long computing takes."""
-        return None if self.compute_s is None else self.compute_s / self.iteration_time_s
+        """T_n / (n T_1) of the slowest job; None where the spec does not say how long computing takes."""
+        return None if self.alone_s is None else self.alone_s / self.iteration_time_s
 
 
 def scaled(experiment: Experiment, num_workers: int) -> Experiment:
@@ -467,6 +470,7 @@ class _Simulator:
             num_tasks=num_tasks,
             iterations_s=tuple(tuple(map(float, each)) for each in iterations),
             compute_s=None if self._table is None else self._table.compute_s,
+            alone_s=self._alone_s(iterations),
             exchanged_s=tuple(exchanged_s),
             busiest=tuple(
                 LinkUse(" -> ".join(self._network.hops[link]), float(link_bytes[link]), float(shares[link]))
@@ -475,6 +479,12 @@ class _Simulator:
             ),
             assumptions=(*self._experiment.topology.assumptions(), *self._left_out()),
         )
+
+    def _alone_s(self, iterations: Sequence[Sequence[float]]) -> float | None:
+        if self._table is None:
+            return None
+        slowest = max(range(self._num_jobs), key=lambda job: float(np.mean(iterations[job])))
+        return alone_s(self._table.compute_s, [self._factors(slowest, each) for each in range(self._num_iterations)])
 
     def _left_out(self) -> Iterator[str]:
         exchanges = [each for bucket in self._buckets for each in bucket]

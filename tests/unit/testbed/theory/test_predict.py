@@ -58,6 +58,27 @@ def test_a_straggler_is_a_part_of_its_own() -> None:
     assert found.iteration_time_s == pytest.approx(predicted().iteration_time_s + 0.3, rel=0.01)
 
 
+SMALL = {**WORKLOAD, "layers": ["4KB", "4KB"]}
+DRAWN = {"w1": {"slowdown": {"kind": "bernoulli", "probability": 0.3, "factor": 3}}}
+
+
+@pytest.mark.parametrize(("slowed", "factor"), [("w*", 1.0), ("w3", 4 / (3 + 1 / 2) / 2)], ids=["all", "one"])
+def test_a_scaling_factor_has_slowdowns_on_both_sides(slowed: str, factor: float) -> None:
+    """docs/definitions.md: n T_1 is what the same workers do without each other. It was of workers that nothing slows:
+    50 % where all compute twice as long and wait for nobody."""
+    found = predicted(workers=4, workload=SMALL, hosts={slowed: {"slowdown": 2}})
+    assert found.scaling_factor == pytest.approx(factor, rel=0.01)
+
+
+def test_drawn_slowdowns_count_in_the_mean_on_both_sides_and_in_every_model() -> None:
+    """The flow simulation was of one iteration, beside a mean over 32."""
+    found = predicted(workers=2, workload=SMALL, hosts=DRAWN, fusion="none")
+    assert found.compute_s is not None
+    mean = 1 + found.straggler_s / found.compute_s
+    assert found.scaling_factor == pytest.approx(2 / (1 + 1 / mean) / mean, rel=0.01)
+    assert found.models["flow simulation"] == pytest.approx(found.iteration_time_s, rel=0.01)
+
+
 def test_connections_that_were_idle_for_long_begin_slowly() -> None:
     far = {"rate": "1gbit", "delay": "10ms"}
     brief = {**WORKLOAD, "forward": "1ms", "backward": "2ms"}

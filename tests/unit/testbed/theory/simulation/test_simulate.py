@@ -87,6 +87,13 @@ def test_a_straggler_makes_all_wait() -> None:
     assert first != simulated(num_iterations=4, hosts=drawn, seed=2)
 
 
+@pytest.mark.parametrize(("slowed", "factor"), [("w*", 1.0), ("w3", 4 / (3 + 1 / 2) / 2)], ids=["all", "one"])
+def test_a_scaling_factor_has_slowdowns_on_both_sides(slowed: str, factor: float) -> None:
+    """It was of workers that nothing slows: 50 % where all compute twice as long and wait for nobody."""
+    found = simulated(workers=4, link={"rate": "400gbit"}, hosts={slowed: {"slowdown": 2}})
+    assert found.scaling_factor == pytest.approx(factor, rel=0.01)
+
+
 def test_jobs_contend_for_a_shared_link() -> None:
     keys: dict[str, Any] = {"topology": "dumbbell", "placement": "spread", "workers": 2}
     alone, together = simulated(**keys), simulated(num_jobs=2, **keys)
