@@ -186,6 +186,8 @@ class _RankReader:
         if group not in self._groups:
             reader.fail(f"its group (pg_name) {group!r} is not in a file NAME{_GROUPS}")
         members = len(self._groups[group])
+        if members < 2:
+            reader.fail(f"its group (pg_name) {group!r} has {members} members, nobody to exchange anything with")
         size_bytes = 0 if operation == "barrier" else reader.count("comm_size")
         size_bytes *= members if operation == "all_gather" else 1
         element_type, count = reader.elements(size_bytes, members)

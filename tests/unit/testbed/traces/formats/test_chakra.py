@@ -214,6 +214,19 @@ def test_what_is_wrong_is_named_with_its_file_and_node(tmp_path: Path, change: d
     assert "t.1.et: node 0" in str(caught.value)
 
 
+@pytest.mark.parametrize("members", [[], [1]], ids=["none", "one"])
+def test_a_group_in_which_nobody_is_met_is_named_with_the_node_that_uses_it(tmp_path: Path, members: list[int]) -> None:
+    """An empty one ended in a ZeroDivisionError. Those that nothing uses are legal."""
+    folder = changed(tmp_path, attributes={"comm_type": 0, "comm_size": 8, "pg_name": "7"})
+    groups = json.loads((folder / "t.groups.json").read_text())
+    (folder / "t.groups.json").write_text(json.dumps({**groups, "7": members}))
+    with pytest.raises(TraceError, match=rf"t\.1\.et: node 0: its group \(pg_name\) '7' has {len(members)} members"):
+        read_trace(folder)
+    written(EVERYTHING, folder)
+    (folder / "t.groups.json").write_text(json.dumps({**groups, "7": members}))
+    read_trace(folder)
+
+
 def test_a_rank_that_is_missing_and_a_file_that_does_not_belong_are_named(tmp_path: Path) -> None:
     folder = written(EVERYTHING, tmp_path / "c")
     (folder / "t.1.et").rename(folder / "t.7.et")
