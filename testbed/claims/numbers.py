@@ -1,8 +1,9 @@
 """The numbers of a point that a claim's formulas may name.
 
 `W` workers, `P` parameter servers, `S` bytes of gradients that an iteration exchanges, `B` payload that a worker's link
-carries, in bytes a second (headers and framing taken off), `a` one-way latency between two workers in seconds, as
-planned. `sent_bytes` and `received_bytes`: of an average worker's link in an iteration, headers included.
+carries, in bytes a second (headers and framing taken off), `a` one-way latency between two workers in virtual seconds,
+as planned; the hosts' part is that of the run, whose dilation makes hosts faster.
+`sent_bytes` and `received_bytes`: of an average worker's link in an iteration, headers included.
 `read_s`: what the storage node's disk, or the most loaded link behind it, needs for all that workers read before the
 first iteration.
 `R` rate of a worker's link in bit/s, headers included (like `B` and what rests on it not there where workers' links
@@ -39,7 +40,7 @@ def planned_numbers(plan: Plan) -> dict[str, float | None]:
         "P": float(plan.world.num_servers),
         "S": float(GRADIENT_ELEMENT_BYTES * sum(experiment.workload.parameter_counts())),
         "B": None if rate_bps is None else rate_bps / 8 * goodput_fraction(experiment.mtu),
-        "a": plan.latency_s,
+        "a": plan.propagation_s + plan.costs.host_latency_s,
         "read_s": 0.0 if plan.storage is None else plan.storage.start.least_s,
         "R": rate_bps,
         "c": _compression_ratio(plan),

@@ -195,7 +195,13 @@ def generate(
         except ValidationError as error:
             raise SpecError("\n".join(explanations(error, given, GENERATORS[kind]))) from None
         written = TRACE_FORMATS.parse(format_)
-    _write(written, generator.generate(load_table(trace, batch_size).table, ranks), output)
+    table = load_table(trace, batch_size).table
+    if table.input_s or table.host_to_device_s:
+        raise SpecError(
+            f"{trace}: a graph has no input that is read ahead of its iteration; leave input_us and host_to_device_us "
+            "out of the table"
+        )
+    _write(written, generator.generate(table, ranks), output)
 
 
 @commands.command("schedule", epilog=EPILOG, short_help="Write a collective's messages, rank by rank.")

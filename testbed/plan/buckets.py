@@ -31,7 +31,7 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
         )
     if reason := workload.unsupported_fusion(fusion):
         raise SpecError(f"fusion: {reason}")
-    return fusion.buckets(_gradients(experiment), all_reduce_s)
+    return fusion.buckets(gradients_of(experiment), all_reduce_s)
 
 
 def bucket_ready_s(table: LayerTable, buckets: Sequence[int]) -> list[float]:
@@ -55,9 +55,9 @@ def exchanges_by_bucket(experiment: Experiment, buckets: Sequence[int]) -> tuple
     _require_right(experiment, compressor)
     if experiment.stack is None and (reason := experiment.collective.buckets_incompatibility(buckets)):
         raise SpecError(reason)
-    agreement = _agreement(experiment, buckets)
+    agreed = agreement(experiment, buckets)
     return tuple(
-        (*agreement, *compressor.exchanges(shapes, experiment.workers)) for shapes in bucket_shapes(experiment, buckets)
+        (*agreed, *compressor.exchanges(shapes, experiment.workers)) for shapes in bucket_shapes(experiment, buckets)
     )
 
 
@@ -67,7 +67,8 @@ def patterns(experiment: Experiment, buckets: Sequence[int]) -> tuple[Pattern, .
     return tuple(experiment.compression.pattern(each, experiment.workers) for each in shapes)
 
 
-def _gradients(experiment: Experiment) -> Gradients:
+def gradients_of(experiment: Experiment) -> Gradients:
+    """What backward makes, in its order."""
     workload = experiment.workload
     return Gradients(
         tensors=workload.gradient_shapes(),
@@ -76,18 +77,18 @@ def _gradients(experiment: Experiment) -> Gradients:
     )
 
 
-def _agreement(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
+def agreement(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
     """What goes before a bucket where ranks agree on it: from everybody to everybody a bit for each item."""
     fusion = experiment.fusion
     if not fusion.by_engine or not buckets or not (order := fusion.order(buckets)).agrees:
         return ()
-    mask_bytes = -(-len(order.items(_gradients(experiment).layer_counts)) // 8)
+    mask_bytes = -(-len(order.items(gradients_of(experiment).layer_counts)) // 8)
     return (Exchange("all_to_all", experiment.workers * mask_bytes, 1, of_gradients=False),)
 
 
 def bucket_shapes(experiment: Experiment, buckets: Sequence[int]) -> Iterator[list[Shape]]:
     """The gradients in each."""
-    return experiment.fusion.bucket_shapes(_gradients(experiment), buckets)
+    return experiment.fusion.bucket_shapes(gradients_of(experiment), buckets)
 
 
 def scaled(requested_exchanges: Sequence[Exchange], *, payload_bytes: float, num_workers: int) -> tuple[Exchange, ...]:

@@ -51,7 +51,7 @@ class Setting:
         rate_bps = self.rate_bps * self.efficiency
         if self.aggregated:
             aggregation = FullAggregation(rate_bps=rate_bps, compression_ratio=self.compression_ratio)
-            return aggregation.time_s(size_bytes) + 2 * self.latency_s
+            return aggregation.time_s(size_bytes) + self.latency_s  # the switch is on the way from worker to worker
         ring = FullRing(num_workers=self.num_workers, rate_bps=rate_bps, compression_ratio=self.compression_ratio)
         return ring.time_s(size_bytes) + 2 * (self.num_workers - 1) * self.latency_s
 

@@ -2,7 +2,8 @@
 
 The standard latency-bandwidth model, after Alqahtani and Demirbas 2019, "Performance Analysis and Comparison of
 Distributed Machine Learning Systems" (ICCCN, arXiv:1909.02061), whose own formulas were not to be had: W workers of S
-gradient bytes each on full-duplex links of one rate, `latency_s` for a message one way, `addition_s_per_byte` to add.
+gradient bytes each on full-duplex links of one rate, `latency_s` for a message one way from host to host,
+`addition_s_per_byte` to add.
 """
 
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ class Links:
     rate_bps: float
     """Of payload: the link's rate less headers."""
     latency_s: float = 0.0
+    """One way from host to host."""
     addition_s_per_byte: float = 0.0
 
     def wire_s(self, size_bytes: float) -> float:
@@ -113,11 +115,12 @@ class Ring(Architecture):
 
 
 class InNetwork(Architecture):
-    """A switch aggregates at line rate while workers still send (Sapio et al. 2021, NSDI)."""
+    """A switch on the way from worker to worker aggregates at line rate while workers still send (Sapio et al. 2021,
+    NSDI)."""
 
     def time_s(self, size_bytes: int, num_workers: int, links: Links) -> float:
-        """S / B + 2 a, however many workers."""
-        return links.wire_s(size_bytes) + 2 * links.latency_s if num_workers > 1 else 0.0
+        """S / B + a, however many workers."""
+        return links.wire_s(size_bytes) + links.latency_s if num_workers > 1 else 0.0
 
     def worker_bytes(self, size_bytes: int, num_workers: int) -> float:
         """S."""

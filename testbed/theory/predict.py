@@ -1,13 +1,14 @@
 """What an experiment's iteration takes, by every model there is, without running it. Pure.
 
 The prediction is the cost model's: each worker computes, its buckets are exchanged one after the other as they become
-ready, and an exchange is timed message by message on the plan's links (`transports/collectives/timing.py`). Beside it
+ready, and an exchange is timed message by message on the plan's links (`transports/collectives/timing.py`). Where an
+engine joins what is ready, the buckets are those that it makes then (`joining.py`), and not the plan's. Beside it
 stand models that know less (architectures, the DAG of S-SGD, full utilisation) and one that knows more of sharing and
 nothing of hosts (the flow simulation), so that one sees how far they are apart.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final, Literal, NamedTuple
 
@@ -20,8 +21,10 @@ from testbed.plan.buckets import bucket_ready_s, exchanges_by_bucket
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchanged_alone, plan_links
 from testbed.theory import dag
+from testbed.theory.alone import alone_s
 from testbed.theory.architectures import ARCHITECTURES, Architecture, Servers
 from testbed.theory.architectures import Links as ArchitectureLinks
+from testbed.theory.joining import Joined, Joining
 from testbed.theory.lone_exchange import lone_exchange_s
 from testbed.theory.reach import Expected, outside
 from testbed.theory.simulation.simulate import simulate
@@ -76,7 +79,7 @@ class IterationPrediction:
     exposed_s: float
     """What the iteration takes beyond the slowest worker's computing."""
     scaling_factor: float | None
-    """Computing alone over the iteration."""
+    """T_n / (n T_1), as a run has it: what workers take alone, slowdowns included, over the iteration."""
     decides: Decider
     """What the iteration would be shorter without, most: computing, the links' rates, propagation, or hosts."""
     critical_path: tuple[Piece, ...]
@@ -189,9 +192,11 @@ class _Predictor:
         self._known = timed is not None
         self._table = timed or _untimed(experiment.workload)
         self._passes_s = self._table.forward_s + self._table.backward_s
-        self._buckets = exchanges_by_bucket(experiment, plan.buckets)
-        self._codecs = [CodecTime(0.0, 0.0)] * len(self._buckets) if codecs is None else codecs
-        self._ready_s = self._bucket_ready_s()
+        exchanges = exchanges_by_bucket(experiment, plan.buckets)
+        self._codecs = [CodecTime(0.0, 0.0)] * len(exchanges) if codecs is None else codecs
+        self._buckets = [
+            _Bucket(*each) for each in zip(plan.buckets, self._bucket_ready_s(), exchanges, self._codecs, strict=True)
+        ]
         self._fraction = experiment.channel.goodput_fraction(experiment.mtu)
         self._rate_bps = plan.prediction.goodput_bps / self._fraction
         self._links = plan_links(
@@ -200,10 +205,10 @@ class _Predictor:
         self._alike: dict[tuple[Exchange, float, Connections | None], Exchanged] = {}
 
     def _bucket_ready_s(self) -> list[float]:
-        """When each bucket is complete, since the beginning of backward."""
+        """When each bucket of the plan is complete, since the beginning of the iteration."""
         if self._plan.experiment.fusion.whole_gradient:
-            return [self._table.backward_s] * len(self._plan.buckets)
-        return bucket_ready_s(self._table, self._plan.buckets)
+            return [self._passes_s] * len(self._plan.buckets)
+        return [self._table.forward_s + each_s for each_s in bucket_ready_s(self._table, self._plan.buckets)]
 
     @property
     def run_iteration_time_s(self) -> float | None:
@@ -219,6 +224,7 @@ class _Predictor:
         iterations = self._iterations()
         time_s = _mean_time_s(iterations)
         slowest_s = sum(max(each.factors) for each in iterations) / len(iterations) * self._table.compute_s
+        alone = alone_s(self._table.compute_s, [each.factors for each in iterations])
         shown = iterations[0]
         return IterationPrediction(
             iteration_time_s=time_s,
@@ -226,7 +232,7 @@ class _Predictor:
             straggler_s=slowest_s - self._table.compute_s,
             communication_s=sum(end_s - start_s for start_s, end_s in shown.exchanged),
             exposed_s=max(0.0, time_s - slowest_s),
-            scaling_factor=self._table.compute_s / time_s if self._known and time_s else None,
+            scaling_factor=alone / time_s if self._known and time_s else None,
             decides=self._decides(shown),
             critical_path=tuple(shown.critical_path()),
             links=tuple(
@@ -234,7 +240,7 @@ class _Predictor:
                 for each in sorted(plan.directions, key=lambda each: -each.balanced_s)
                 if each.balanced_bytes and not each.requested.unshaped
             ),
-            models=self._models(time_s),
+            models=self._models(time_s, shown.buckets),
             outside=tuple(beyond),
             fitted_at=plan.costs.fitted_at,
         )
@@ -245,8 +251,9 @@ class _Predictor:
         if not any(slowdown.varies for slowdown in slowdowns):
             return 1
         measured = self._plan.experiment.workload.phase_lengths().get("measured", NUM_ITERATIONS)
-        num_exchanges = max(1, sum(map(len, self._buckets)))
-        return max(1, min(measured, NUM_ITERATIONS, MAX_EXCHANGES // num_exchanges))
+        buckets = self._iteration(0).buckets if self._joins_ready else self._buckets
+        num_exchanges = sum(len(bucket.exchanges) for bucket in buckets)
+        return max(1, min(measured, NUM_ITERATIONS, MAX_EXCHANGES // max(1, num_exchanges)))
 
     def _iteration(self, number: int) -> "_Iteration":
         factors = [1.0] * self._plan.experiment.workers
@@ -257,33 +264,58 @@ class _Predictor:
                 factors[rank] = spec.slowdown.draw(
                     iteration_random(seed=seed, rank=rank, phase="measured", index=number)
                 )
-        num_servers = self._plan.world.num_servers
-        free_s = [0.0] * (len(factors) + num_servers)
-        last_s = 0.0
-        connections: Connections | None = None
-        exchanges: list[tuple[float, float]] = []
-        waits: list[bool] = []
-        for ready_s, bucket, codec in zip(self._ready_s, self._buckets, self._codecs, strict=True):
-            computed_s = [(self._table.forward_s + ready_s) * factor for factor in factors] + [0.0] * num_servers
-            begins_s = [max(both) for both in zip(free_s, computed_s, strict=True)]
-            waits.append(max(computed_s) < max(free_s))
-            free_s = begins_s = _later(begins_s, codec.encode_s, len(factors))
-            for each in bucket:
-                quiet_s = max(0.0, min(begins_s[: len(factors)]) - last_s) if self._known else 0.0
-                if not connections:
-                    quiet_s = self._links.quiet_class_s(quiet_s)
-                found = self._exchanged(each, begins_s, quiet_s, connections)
-                free_s, connections = found
-                begins_s, last_s = free_s, max(free_s)
-            free_s = _later(free_s, codec.decode_s, len(factors))
-            exchanges.append((max(computed_s) if not waits[-1] else exchanges[-1][1], max(free_s)))
+        so_far = _SoFar(free_s=[0.0] * (len(factors) + self._plan.world.num_servers))
+        if self._joins_ready:
+            self._exchange_joined(so_far, factors)
+        else:
+            for bucket in self._buckets:
+                computed_s = [bucket.ready_s * factor for factor in factors]
+                begins_s = list(map(max, so_far.free_s, computed_s)) + so_far.free_s[len(factors) :]
+                self._exchange(so_far, bucket, begins_s, waited=max(computed_s) < max(so_far.free_s))
         return _Iteration(
             factors=tuple(factors),
             passes_s=self._passes_s * max(factors),
             update_s=self._table.update_s * max(factors),
-            exchanged=tuple(exchanges),
-            waits=tuple(waits),
+            buckets=tuple(so_far.buckets),
+            exchanged=tuple(so_far.exchanged),
+            waits=tuple(so_far.waits),
         )
+
+    @property
+    def _joins_ready(self) -> bool:
+        return self._plan.experiment.fusion.joins_ready
+
+    def _exchange_joined(self, so_far: "_SoFar", factors: Sequence[float]) -> None:
+        """What is ready, whenever the engine looks."""
+        joining = Joining(self._plan.experiment, self._table, factors)
+        while not joining.done:
+            decision = joining.decide(so_far.free_s[: len(factors)])
+            begins_s, waited = [*decision.looks_s, *so_far.free_s[len(factors) :]], decision.waited
+            for each in decision.buckets:
+                self._exchange(so_far, self._with_codec(each), begins_s, waited=waited)
+                begins_s, waited = so_far.free_s, True
+
+    def _with_codec(self, joined: Joined) -> "_Bucket":
+        """Codecs are known of the plan's buckets: its share of these, by its elements."""
+        share = joined.num_elements / sum(self._plan.buckets)
+        return _Bucket(*joined, CodecTime(*(share * sum(part) for part in zip(*self._codecs, strict=True))))
+
+    def _exchange(self, so_far: "_SoFar", bucket: "_Bucket", begins_s: list[float], *, waited: bool) -> None:
+        """All of one bucket, which each participant may begin then."""
+        workers = self._plan.world.num_workers
+        so_far.buckets.append(bucket)
+        so_far.waits.append(waited)
+        start_s = max(begins_s)
+        begins_s = _later(begins_s, bucket.codec.encode_s, workers)
+        for each in bucket.exchanges:
+            quiet_s = max(0.0, min(begins_s[:workers]) - so_far.last_s) if self._known else 0.0
+            if not so_far.connections:
+                quiet_s = self._links.quiet_class_s(quiet_s)
+            found = self._exchanged(each, begins_s, quiet_s, so_far.connections)
+            begins_s, so_far.connections = found
+            so_far.last_s = max(begins_s)
+        so_far.free_s = _later(begins_s, bucket.codec.decode_s, workers)
+        so_far.exchanged.append((start_s, max(so_far.free_s)))
 
     def _chosen(self, exchange: Exchange) -> Collective:
         plan = self._plan
@@ -346,7 +378,7 @@ class _Predictor:
         if self._table.compute_s >= exposed_s and self._known:
             return "computing"
         largest, codec = max(
-            ((each, codec) for bucket, codec in zip(self._buckets, self._codecs, strict=True) for each in bucket),
+            ((each, bucket.codec) for bucket in shown.buckets for each in bucket.exchanges),
             key=lambda each: each[0].num_elements,
         )
         rounds_s = self._latency_part_s(largest)
@@ -373,7 +405,7 @@ class _Predictor:
         plan = replace(self._plan, directions=near, propagation_s=0.0, prediction=prediction)
         return self.whole_s(exchange) - _Predictor(plan).whole_s(exchange)
 
-    def _models(self, time_s: float) -> dict[str, float | None]:
+    def _models(self, time_s: float, buckets: Sequence["_Bucket"]) -> dict[str, float | None]:
         plan, table = self._plan, self._table
         workers, size_bytes = plan.experiment.workers, table.size_bytes
         links = ArchitectureLinks(
@@ -383,7 +415,9 @@ class _Predictor:
         )
         found: dict[str, float | None] = {"cost model": time_s}
         try:
-            found["flow simulation"] = simulate(plan.experiment, buckets=plan.buckets).iteration_time_s
+            found["flow simulation"] = simulate(
+                plan.experiment, num_iterations=self._num_iterations, buckets=plan.buckets
+            ).iteration_time_s
         except SpecError:
             found["flow simulation"] = None
         servers = plan.collective.num_servers
@@ -394,16 +428,15 @@ class _Predictor:
             found[f"architecture: {name}, no overlap"] = table.compute_s + architecture.time_s(
                 size_bytes, workers, links
             )
-        cost = self._cost_of_gradients()
+        cost = self._cost_of_gradients(buckets)
         by_layer, merged = dag.buckets_by_layer(table, cost.time_s), dag.buckets_merged(table, cost)
         for strategy in ("naive", "wfbp"):
             found[f"DAG: {strategy}"] = dag.iteration_s(table, strategy, by_layer)
         found["DAG: merged"] = dag.iteration_s(table, "merged", merged)
         ends_s = 0.0
-        for ready_s, bucket in zip(self._ready_s, self._buckets, strict=True):
-            ends_s = max(ends_s, ready_s) + sum(map(self._fully_used_s, bucket))
-        passed_s = max(self._passes_s, table.forward_s + ends_s)
-        found["what if the network were fully used"] = passed_s + table.update_s
+        for bucket in buckets:
+            ends_s = max(ends_s, bucket.ready_s) + sum(map(self._fully_used_s, bucket.exchanges))
+        found["what if the network were fully used"] = max(self._passes_s, ends_s) + table.update_s
         return found
 
     def _fully_used_s(self, exchange: Exchange) -> float:
@@ -414,16 +447,38 @@ class _Predictor:
         alone = World(num_workers=self._plan.experiment.workers)
         return bound_s(exchange.operation, world=alone, size_bytes=size_bytes, goodput_bps=self._rate_bps)
 
-    def _cost_of_gradients(self) -> dag.ExchangeCost:
+    def _cost_of_gradients(self, buckets: Sequence["_Bucket"]) -> dag.ExchangeCost:
         """Of exchanging so many bytes of gradients, before they are compressed: a line through the smallest bucket and
         the largest."""
-        of_size = dict(zip(self._plan.buckets, self._buckets, strict=True))
+        of_size = {bucket.num_elements: bucket.exchanges for bucket in buckets}
         fewest, most = min(of_size), max(of_size)
         fewest_s, most_s = (sum(self.whole_s(each) for each in of_size[count]) for count in (fewest, most))
         s_per_element = (most_s - fewest_s) / (most - fewest) if most > fewest else most_s / most
         return dag.ExchangeCost(
             startup_s=max(0.0, fewest_s - fewest * s_per_element), s_per_byte=s_per_element / GRADIENT_ELEMENT_BYTES
         )
+
+
+class _Bucket(NamedTuple):
+    num_elements: int
+    ready_s: float
+    """On a worker that nothing slows, since the beginning of the iteration."""
+    exchanges: tuple[Exchange, ...]
+    codec: CodecTime
+
+
+@dataclass(kw_only=True, slots=True)
+class _SoFar:
+    """What has been exchanged in an iteration."""
+
+    free_s: list[float]
+    """When each participant was done with it."""
+    last_s: float = 0.0
+    """When the last byte came."""
+    connections: Connections | None = None
+    buckets: list[_Bucket] = field(default_factory=list)
+    exchanged: list[tuple[float, float]] = field(default_factory=list)
+    waits: list[bool] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -433,10 +488,11 @@ class _Iteration:
     """Forward and backward of the slowest worker."""
     update_s: float
     """Its optimizer, once all gradients are there."""
+    buckets: tuple[_Bucket, ...]
     exchanged: tuple[tuple[float, float], ...]
-    """From when each bucket could go until all had it."""
+    """From when each bucket went until all had it."""
     waits: tuple[bool, ...]
-    """Whether a bucket waited for the one before it, and not for backward."""
+    """Whether a bucket waited for the one before it, or for a cycle after that, and not for backward."""
 
     @property
     def time_s(self) -> float:
@@ -452,6 +508,8 @@ class _Iteration:
             path.append(Piece(f"bucket {number}", start_s, end_s))
             if not self.waits[number]:
                 break
+            if start_s > (before_s := self.exchanged[number - 1][1]):
+                path.append(Piece("cycle", before_s, start_s))
         if path[-1].start_s > 0:
             path.append(Piece("computing", 0.0, path[-1].start_s))
         return path[::-1]

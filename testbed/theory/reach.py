@@ -22,7 +22,7 @@ class Reach:
 
     num_workers: tuple[int, int]
     size_bytes: tuple[int, int]
-    """Of a single exchange."""
+    """Of a single exchange of gradients."""
     delay_s: tuple[float, float]
     """One way from worker to worker."""
     rate_bps: tuple[float, float]
@@ -32,7 +32,7 @@ class Reach:
     @classmethod
     def of(cls, plan: Plan) -> "Reach":
         """Of one plan that has exchanges."""
-        sizes_bytes = [each.num_elements * each.element_bytes for each in plan.exchanges]
+        sizes_bytes = [each.num_elements * each.element_bytes for each in plan.exchanges if each.of_gradients]
         channel = plan.experiment.channel
         rate_bps = plan.prediction.goodput_bps / channel.goodput_fraction(plan.experiment.mtu)
         delay_s, real_bps = plan.clock.real_s(plan.propagation_s), plan.clock.real_bps(rate_bps)
@@ -120,6 +120,8 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
         found.append(f"stack {experiment.stack.kind}, whose schedule is its own (our collectives)")
     if experiment.fusion.steps_in_forward:
         found.append(f"fusion {experiment.fusion.kind}, whose exchanges go on in the next forward pass (none)")
+    if experiment.fusion.joins_ready:
+        found.append(f"fusion {experiment.fusion.kind}, whose buckets depend on when gradients become ready (none)")
     table = experiment.workload.timed_layers()
     if table is not None and (table.input_s or table.host_to_device_s):
         found.append("input that is waited for, or copied (neither)")

@@ -44,6 +44,8 @@ class Fusion(Options):
     """Whether layers are stepped only in the next forward pass."""
     in_turn: ClassVar[bool] = True
     """Whether buckets go out in the order of backward, and hold whole tensors."""
+    joins_ready: ClassVar[bool] = False
+    """Whether a bucket is what is ready when its engine looks, so that the plan's are none that a run has."""
     whole_gradient: ClassVar[bool] = False
     """Whether all gradients go out together, when backward has ended."""
 

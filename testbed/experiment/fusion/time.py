@@ -17,6 +17,7 @@ class ByTime(EngineFusion):
     model_config = ConfigDict(populate_by_name=True)
 
     in_turn: ClassVar[bool] = False
+    joins_ready: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "horovod_5ms": {"bytes": "64MiB", "cycle": "5ms"},
         "horovod_1ms": {"bytes": "128MiB", "cycle": "1ms"},

@@ -45,9 +45,9 @@ def render_simulation(found: Simulation, console: Console) -> None:
         f"{time_text(found.iteration_time_s)}",
         highlight=False,
     )
-    if found.scaling_factor is not None and found.compute_s is not None:
+    if found.scaling_factor is not None and found.alone_s is not None:
         console.print(
-            f"  {time_text(found.compute_s)} of it is computing: a scaling factor of "
+            f"  a worker alone computes for {time_text(found.alone_s)}: a scaling factor of "
             f"{percent_text(found.scaling_factor)}",
             highlight=False,
         )

@@ -3,11 +3,13 @@
 What is simulated: forward and backward passes and the optimizer of every worker, stragglers included; buckets that are
 exchanged one after the other as they become ready, overlapping with backward; every message of the collective's own
 schedule, or, of rings and hierarchies of hundreds of workers, every step (`symmetric.py`); links shared fairly, by
-several jobs too.
+several jobs too. Where an engine joins what is ready, the buckets are those that a job makes whose exchanges each take
+what they take by themselves.
 What is not: packets, losses, congestion windows, queues, the processors that serve the network. Jitter is drawn for
 each message, but not for a stream of chunks that is aggregated on its way.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -28,6 +30,8 @@ from testbed.plan.buckets import bucket_ready_s, buckets_of, exchanges_by_bucket
 from testbed.plan.link_configuration import link_configs
 from testbed.plan.paths import Hop
 from testbed.plan.placement import num_servers_of, racks_of, require_several_hosts, with_storage
+from testbed.theory.alone import alone_s
+from testbed.theory.joining import Joining
 from testbed.theory.simulation.aggregation import aggregation_tree
 from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
 from testbed.theory.simulation.fair_sharing import Floats
@@ -72,6 +76,8 @@ class Simulation:
     """Of each job, how long each iteration took."""
     compute_s: float | None
     """Computing of a worker that nothing slows; None: the spec does not say, and nothing is computed."""
+    alone_s: float | None
+    """What a worker of the slowest job takes alone, slowdowns included: the harmonic mean over them."""
     exchanged_s: tuple[float, ...]
     """Of each bucket of the first job's first iteration: from the last worker's start to the last one's end."""
     busiest: tuple[LinkUse, ...]
@@ -87,8 +93,8 @@ class Simulation:
 
     @property
     def scaling_factor(self) -> float | None:
-        """Computing alone over the iteration; None where the spec does not say how long computing takes."""
-        return None if self.compute_s is None else self.compute_s / self.iteration_time_s
+        """T_n / (n T_1) of the slowest job; None where the spec does not say how long computing takes."""
+        return None if self.alone_s is None else self.alone_s / self.iteration_time_s
 
 
 def scaled(experiment: Experiment, num_workers: int) -> Experiment:
@@ -115,8 +121,8 @@ def simulate(
     buckets: Sequence[int] | None = None,
 ) -> Simulation:
     """Simulate so many iterations of so many jobs that are alike, placed one after the other. `buckets` are a plan's,
-    in elements; None: those that the fusion makes where an all-reduce takes what it takes in the simulation. Raises
-    SpecError for what cannot be simulated, saying what can."""
+    in elements; None: those that the fusion makes where an all-reduce takes what it takes in the simulation; where an
+    engine joins what is ready they decide nothing. Raises SpecError for what cannot be simulated, saying what can."""
     _require_simulable(experiment)
     if num_iterations < 1 or num_jobs < 1:
         raise SpecError("a simulation has one iteration and one job at least")
@@ -151,6 +157,14 @@ def _require_simulable(experiment: Experiment) -> None:
         )
 
 
+class _Bucket(NamedTuple):
+    ready_s: float
+    """On a worker that nothing slows, since the beginning of the iteration."""
+    exchanges: tuple[Exchange, ...]
+    after_cycle: bool = False
+    """Whether it waits until a cycle has passed since the last one that did."""
+
+
 class _Simulator:
     def __init__(
         self,
@@ -172,12 +186,17 @@ class _Simulator:
         self._goodput_bps = min(spec.rate_bps for spec in used) * experiment.channel.goodput_fraction(experiment.mtu)
         self._random = np.random.default_rng(experiment.seed)
         self._wire: dict[int, float] = {}
+        self._by_themselves_s: dict[Exchange, float] = {}
         self._jobs = [self._job(number) for number in range(num_jobs)]
         self._collective = self._with_network_info()
-        buckets = buckets_of(experiment, self._all_reduce_s) if buckets is None else buckets
-        self._buckets = exchanges_by_bucket(experiment, buckets)
         self._table = experiment.workload.timed_layers()
-        self._ready_s = [0.0] * len(buckets) if self._table is None else self._bucket_ready_s(self._table, buckets)
+        jobs, iterations = range(num_jobs), range(num_iterations)
+        self._factors = [[self._drawn(job, iteration) for iteration in iterations] for job in jobs]
+        # Refuses what cannot be right, whatever the buckets.
+        planned = self._planned(buckets_of(experiment, self._all_reduce_s) if buckets is None else buckets)
+        self._buckets = [[planned] * num_iterations] * num_jobs
+        if experiment.fusion.joins_ready:
+            self._buckets = [[self._joined(self._factors[job][each]) for each in iterations] for job in jobs]
 
     def _placed(self) -> Network:
         """All jobs' hosts, one job's after the other's."""
@@ -238,11 +257,29 @@ class _Simulator:
             tensors=tuple(prod(shape) for shape in self._experiment.workload.gradient_shapes()),
         )
 
+    def _planned(self, buckets: Sequence[int]) -> list[_Bucket]:
+        exchanges = exchanges_by_bucket(self._experiment, buckets)
+        ready_s = [0.0] * len(buckets) if self._table is None else self._bucket_ready_s(self._table, buckets)
+        return [_Bucket(*each) for each in zip(ready_s, exchanges, strict=True)]
+
     def _bucket_ready_s(self, table: LayerTable, buckets: Sequence[int]) -> list[float]:
         """Since the iteration's begin."""
         if self._experiment.fusion.whole_gradient:
             return [table.forward_s + table.backward_s] * len(buckets)
         return [table.forward_s + each_s for each_s in bucket_ready_s(table, buckets)]
+
+    def _joined(self, factors: Floats) -> list[_Bucket]:
+        """What an engine makes of an iteration."""
+        joining, found = Joining(self._experiment, self._table, factors.tolist()), []
+        free_s = [0.0] * self._num_workers
+        while not joining.done:
+            decision = joining.decide(free_s)
+            end_s, ready_s = max(decision.looks_s), decision.buckets[-1].ready_s
+            for number, bucket in enumerate(decision.buckets):
+                found.append(_Bucket(ready_s, bucket.exchanges, after_cycle=number == 0))
+                end_s += sum(map(self._by_itself_s, bucket.exchanges))
+            free_s = [end_s] * self._num_workers
+        return found
 
     def _world(self, job: int, collective: Collective) -> World:
         start = job * self._num_workers
@@ -255,14 +292,19 @@ class _Simulator:
         return self._collective.chosen(world, exchange.num_elements, element_bytes=exchange.element_bytes)
 
     def _all_reduce_s(self, num_elements: int) -> float:
-        """Of one by itself."""
-        exchange = Exchange("all_reduce", num_elements, GRADIENT_ELEMENT_BYTES)
+        return self._by_itself_s(Exchange("all_reduce", num_elements, GRADIENT_ELEMENT_BYTES))
+
+    def _by_itself_s(self, exchange: Exchange) -> float:
+        if exchange not in self._by_themselves_s:
+            self._by_themselves_s[exchange] = self._simulated_by_itself_s(exchange)
+        return self._by_themselves_s[exchange]
+
+    def _simulated_by_itself_s(self, exchange: Exchange) -> float:
         chosen = self._chosen(exchange)
         if self._moves_alike(chosen, exchange):
-            alone = self._steps()
-            return float(
-                alone.all_reduce(chosen, num_elements, GRADIENT_ELEMENT_BYTES, np.zeros(self._num_workers)).max()
-            )
+            starts_s = np.zeros(self._num_workers)
+            ends_s = self._steps().all_reduce(chosen, exchange.num_elements, exchange.element_bytes, starts_s)
+            return float(ends_s.max())
         self._require_expandable(self._messages_of(chosen, exchange))
         graph = TaskGraph(self._network)
         through = self._add_exchange(graph, 0, exchange, [graph.work() for _ in self._jobs[0].names])
@@ -276,16 +318,20 @@ class _Simulator:
         num_messages = 0.0
         symmetric = self._num_jobs == 1
         aggregated = symmetric
-        for exchange in (each for bucket in self._buckets for each in bucket):
+        for exchange, count in self._exchanges().items():
             chosen = self._chosen(exchange)
             symmetric &= self._moves_alike(chosen, exchange)
             aggregated &= _adds(chosen, exchange)
-            num_messages += self._messages_of(chosen, exchange)
-        num_messages *= self._num_iterations * self._num_jobs
+            num_messages += count * self._messages_of(chosen, exchange)
         if aggregated or (symmetric and num_messages > EXPANDED_MESSAGES):
             return "steps"
         self._require_expandable(num_messages)
         return "messages"
+
+    def _exchanges(self) -> Counter[Exchange]:
+        """Of all iterations of all jobs."""
+        buckets = (bucket for job in self._buckets for iteration in job for bucket in iteration)
+        return Counter(exchange for bucket in buckets for exchange in bucket.exchanges)
 
     def _moves_alike(self, chosen: Collective, exchange: Exchange) -> bool:
         """Whether all workers do the same in it."""
@@ -306,7 +352,7 @@ class _Simulator:
                 "iterations, longer messages, or collective ring, hierarchical or in_network with one job"
             )
 
-    def _factors(self, job: int, iteration: int) -> Floats:
+    def _drawn(self, job: int, iteration: int) -> Floats:
         """By how much each worker's computing is slowed."""
         factors = np.ones(self._num_workers)
         names = participant_names(self._num_workers)
@@ -324,11 +370,11 @@ class _Simulator:
         begins_s = np.zeros(self._num_workers)
         ended_s, exchanged_s = [0.0], []
         for iteration in range(self._num_iterations):
-            factors = self._factors(0, iteration)
+            factors = self._factors[0][iteration]
             free_s = begins_s
-            for ready_s, bucket in zip(self._ready_s, self._buckets, strict=True):
-                for each in bucket:
-                    starts_s = np.maximum(free_s, begins_s + ready_s * factors)
+            for bucket in self._buckets[0][iteration]:
+                for each in bucket.exchanges:
+                    starts_s = np.maximum(free_s, begins_s + bucket.ready_s * factors)
                     free_s = exchange.all_reduce(self._chosen(each), each.num_elements, each.element_bytes, starts_s)
                     if iteration == 0:
                         exchanged_s.append(float(free_s.max() - starts_s.max()))
@@ -378,12 +424,16 @@ class _Simulator:
         self, graph: TaskGraph, job: int, iteration: int, begins: list[int]
     ) -> tuple[list[int], list[tuple[list[int], list[int]]]]:
         """Each participant's last task, and one that joins those of the workers; and where each exchange lies."""
-        factors = self._factors(job, iteration)
+        factors, buckets = self._factors[job][iteration], self._buckets[job][iteration]
         exchanged = []
         free = begins
-        computed = [list(self._computed(graph, begins[worker], factors[worker])) for worker in range(self._num_workers)]
-        for number, bucket in enumerate(self._buckets):
-            for each in bucket:
+        ready_s = [*(bucket.ready_s for bucket in buckets), self._passes_s]
+        computed = [
+            self._computed(graph, begins[worker], factors[worker], ready_s) for worker in range(self._num_workers)
+        ]
+        looks: list[int] = []
+        for number, bucket in enumerate(buckets):
+            for position, each in enumerate(bucket.exchanges):
                 entries = []
                 for participant in range(len(begins)):
                     entry = graph.work()
@@ -391,6 +441,9 @@ class _Simulator:
                     if participant < self._num_workers:
                         graph.after(computed[participant][number], entry)
                     entries.append(entry)
+                if bucket.after_cycle and position == 0:
+                    self._pass_cycle(graph, looks, entries[: self._num_workers])
+                    looks = entries
                 free = self._add_exchange(graph, job, each, entries)
                 exchanged.append((entries[: self._num_workers], free[: self._num_workers]))
         ends = []
@@ -406,12 +459,20 @@ class _Simulator:
             graph.after(end, last)
         return [*ends, last], exchanged
 
-    def _computed(self, graph: TaskGraph, begin: int, factor: float) -> Iterator[int]:
-        """A task that is done when each bucket is ready, and one for the end of backward."""
-        for ready_s in (*self._ready_s, self._passes_s):
-            task = graph.work(ready_s * factor)
-            graph.after(begin, task)
-            yield task
+    def _computed(self, graph: TaskGraph, begin: int, factor: float, ready_s: Sequence[float]) -> list[int]:
+        """A task that is done when each of these is there."""
+        tasks = []
+        for each_s in ready_s:
+            tasks.append(graph.work(each_s * factor))
+            graph.after(begin, tasks[-1])
+        return tasks
+
+    def _pass_cycle(self, graph: TaskGraph, looks: Sequence[int], entries: Sequence[int]) -> None:
+        """Between a look of each worker at what is ready and the next one; the first waits for none."""
+        for look, entry in zip(looks, entries, strict=False):
+            cycle = graph.work(self._experiment.fusion.order(()).cycle_s)
+            graph.after(look, cycle)
+            graph.after(cycle, entry)
 
     def _add_exchange(self, graph: TaskGraph, job: int, exchange: Exchange, entries: list[int]) -> list[int]:
         chosen = self._chosen(exchange)
@@ -467,6 +528,7 @@ class _Simulator:
             num_tasks=num_tasks,
             iterations_s=tuple(tuple(map(float, each)) for each in iterations),
             compute_s=None if self._table is None else self._table.compute_s,
+            alone_s=self._alone_s(iterations),
             exchanged_s=tuple(exchanged_s),
             busiest=tuple(
                 LinkUse(" -> ".join(self._network.hops[link]), float(link_bytes[link]), float(shares[link]))
@@ -476,10 +538,17 @@ class _Simulator:
             assumptions=(*self._experiment.topology.assumptions(), *self._left_out()),
         )
 
+    def _alone_s(self, iterations: Sequence[Sequence[float]]) -> float | None:
+        if self._table is None:
+            return None
+        slowest = max(range(self._num_jobs), key=lambda job: float(np.mean(iterations[job])))
+        return alone_s(self._table.compute_s, self._factors[slowest])
+
     def _left_out(self) -> Iterator[str]:
-        exchanges = [each for bucket in self._buckets for each in bucket]
-        if self._network.jitters_s.any() and any(_adds(self._chosen(each), each) for each in exchanges):
+        if self._network.jitters_s.any() and any(_adds(self._chosen(each), each) for each in self._exchanges()):
             yield "jitter is not simulated where chunks are aggregated on their way"
+        if self._experiment.fusion.joins_ready and self._num_jobs > 1:
+            yield f"fusion {self._experiment.fusion.kind} joins what it would join where its job is alone"
 
 
 def _adds(collective: Collective, exchange: Exchange) -> bool:

@@ -4,11 +4,14 @@ A file for each rank, `NAME.RANK.et`, and where ranks have groups `NAME.groups.j
 of each (ASTRA-sim's communicator groups): `{"0": [0, 1, 2, 3]}`; without it all collectives are of all ranks. The
 schema is `testbed/traces/protobuf/chakra.proto`. Attributes of nodes that are read and written:
 
-    is_cpu_op     false
+    is_cpu_op     false; computing on a processor beside computing on another device, both with a duration, is refused,
+                  since both go on at once and a rank has one device here
     comm_type     of a collective (enum CollectiveCommType)
     comm_size     bytes of this rank's input, as ASTRA-sim counts: of an all-gather its part, of a reduce-scatter the
                   whole; of scatter and gather the root's larger buffer, as there is one size for all
     pg_name       the group
+    involved_dim  without a group (read alone): all of a network's dimensions; fewer are refused, since the network is
+                  not in the trace
     comm_src, comm_dst, comm_tag  of messages
 
 and, which other tools skip, `dtype`, `root`, `splits` (elements of an all_to_all for each member) and `duration_us`
@@ -19,7 +22,7 @@ how long they take is another machine's to say.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
@@ -143,11 +146,25 @@ class _RankReader:
             found = [chakra_pb2.Node.FromString(data) for data in messages]
         except DecodeError as error:
             self._file.fail(f"it is not a Chakra trace: {error}")
+        self._require_one_device(found)
         numbers = {node.id: number for number, node in enumerate(found)}
         if len(numbers) < len(found):
             repeated = next(node.id for number, node in enumerate(found) if numbers[node.id] != number)
             self._file.fail(f"two nodes have the id {repeated}")
         return tuple(self._node(_NodeReader(self._file, node), numbers) for node in found)
+
+    def _require_one_device(self, found: "Sequence[chakra_pb2.Node]") -> None:
+        """Raises TraceError where a processor and another device compute, which go on at once."""
+        from testbed.traces.protobuf import chakra_pb2 as chakra
+
+        computing = [_NodeReader(self._file, node) for node in found if node.type == chakra.COMP_NODE]
+        lasting = [reader for reader in computing if reader.duration_s()]
+        by_processor = [reader for reader in lasting if reader.value("is_cpu_op") is True]
+        if by_processor and any(reader.value("is_cpu_op") is False for reader in lasting):
+            by_processor[0].fail(
+                "a processor computes it (is_cpu_op), and another device computes others: both go on at once, and a "
+                "rank has one device here; leave the computing of one of them out, or without a duration"
+            )
 
     def _node(self, reader: "_NodeReader", numbers: Mapping[int, int]) -> Node:
         from testbed.traces.protobuf import chakra_pb2 as chakra
@@ -185,7 +202,15 @@ class _RankReader:
         group = reader.word("pg_name", _WORLD) or _WORLD
         if group not in self._groups:
             reader.fail(f"its group (pg_name) {group!r} is not in a file NAME{_GROUPS}")
+        involved = reader.value("involved_dim")
+        if group == _WORLD and hasattr(involved, "values") and not all(involved.values):
+            reader.fail(
+                "involved_dim names some dimensions of a network that a trace does not say; write groups (pg_name, "
+                f"NAME{_GROUPS})"
+            )
         members = len(self._groups[group])
+        if members < 2:
+            reader.fail(f"its group (pg_name) {group!r} has {members} members, nobody to exchange anything with")
         size_bytes = 0 if operation == "barrier" else reader.count("comm_size")
         size_bytes *= members if operation == "all_gather" else 1
         element_type, count = reader.elements(size_bytes, members)

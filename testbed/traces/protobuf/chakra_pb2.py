@@ -24,23 +24,25 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$testbed/traces/protobuf/chakra.proto\x12\x15testbed.traces.chakra\"\x1c\n\nUint64List\x12\x0e\n\x06values\x18\x01 \x03(\x04\"\xf7\x01\n\x0e\x41ttributeProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\ndouble_val\x18\x03 \x01(\x01H\x00\x12\x13\n\tint32_val\x18\x07 \x01(\x05H\x00\x12\x13\n\tint64_val\x18\t \x01(\x03H\x00\x12\x14\n\nuint32_val\x18\x0b \x01(\rH\x00\x12\x14\n\nuint64_val\x18\r \x01(\x04H\x00\x12\x38\n\x0buint64_list\x18\x0e \x01(\x0b\x32!.testbed.traces.chakra.Uint64ListH\x00\x12\x12\n\x08\x62ool_val\x18\x1b \x01(\x08H\x00\x12\x14\n\nstring_val\x18\x1d \x01(\tH\x00\x42\x07\n\x05value\"V\n\x0eGlobalMetadata\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x33\n\x04\x61ttr\x18\x02 \x03(\x0b\x32%.testbed.traces.chakra.AttributeProto\"\xde\x01\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x04type\x18\x03 \x01(\x0e\x32\x1f.testbed.traces.chakra.NodeType\x12\x11\n\tctrl_deps\x18\x04 \x03(\x04\x12\x11\n\tdata_deps\x18\x05 \x03(\x04\x12\x19\n\x11start_time_micros\x18\x06 \x01(\x04\x12\x17\n\x0f\x64uration_micros\x18\x07 \x01(\x04\x12\x33\n\x04\x61ttr\x18\n \x03(\x0b\x32%.testbed.traces.chakra.AttributeProto*\xa1\x01\n\x08NodeType\x12\x10\n\x0cINVALID_NODE\x10\x00\x12\x11\n\rMETADATA_NODE\x10\x01\x12\x11\n\rMEM_LOAD_NODE\x10\x02\x12\x12\n\x0eMEM_STORE_NODE\x10\x03\x12\r\n\tCOMP_NODE\x10\x04\x12\x12\n\x0e\x43OMM_SEND_NODE\x10\x05\x12\x12\n\x0e\x43OMM_RECV_NODE\x10\x06\x12\x12\n\x0e\x43OMM_COLL_NODE\x10\x07*\xb3\x01\n\x12\x43ollectiveCommType\x12\x0e\n\nALL_REDUCE\x10\x00\x12\n\n\x06REDUCE\x10\x01\x12\x0e\n\nALL_GATHER\x10\x02\x12\n\n\x06GATHER\x10\x03\x12\x0b\n\x07SCATTER\x10\x04\x12\r\n\tBROADCAST\x10\x05\x12\x0e\n\nALL_TO_ALL\x10\x06\x12\x12\n\x0eREDUCE_SCATTER\x10\x07\x12\x18\n\x14REDUCE_SCATTER_BLOCK\x10\x08\x12\x0b\n\x07\x42\x41RRIER\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$testbed/traces/protobuf/chakra.proto\x12\x15testbed.traces.chakra\"\x1c\n\nUint64List\x12\x0e\n\x06values\x18\x01 \x03(\x04\"\x1a\n\x08\x42oolList\x12\x0e\n\x06values\x18\x01 \x03(\x08\"\xad\x02\n\x0e\x41ttributeProto\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\ndouble_val\x18\x03 \x01(\x01H\x00\x12\x13\n\tint32_val\x18\x07 \x01(\x05H\x00\x12\x13\n\tint64_val\x18\t \x01(\x03H\x00\x12\x14\n\nuint32_val\x18\x0b \x01(\rH\x00\x12\x14\n\nuint64_val\x18\r \x01(\x04H\x00\x12\x38\n\x0buint64_list\x18\x0e \x01(\x0b\x32!.testbed.traces.chakra.Uint64ListH\x00\x12\x12\n\x08\x62ool_val\x18\x1b \x01(\x08H\x00\x12\x34\n\tbool_list\x18\x1c \x01(\x0b\x32\x1f.testbed.traces.chakra.BoolListH\x00\x12\x14\n\nstring_val\x18\x1d \x01(\tH\x00\x42\x07\n\x05value\"V\n\x0eGlobalMetadata\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x33\n\x04\x61ttr\x18\x02 \x03(\x0b\x32%.testbed.traces.chakra.AttributeProto\"\xde\x01\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x04type\x18\x03 \x01(\x0e\x32\x1f.testbed.traces.chakra.NodeType\x12\x11\n\tctrl_deps\x18\x04 \x03(\x04\x12\x11\n\tdata_deps\x18\x05 \x03(\x04\x12\x19\n\x11start_time_micros\x18\x06 \x01(\x04\x12\x17\n\x0f\x64uration_micros\x18\x07 \x01(\x04\x12\x33\n\x04\x61ttr\x18\n \x03(\x0b\x32%.testbed.traces.chakra.AttributeProto*\xa1\x01\n\x08NodeType\x12\x10\n\x0cINVALID_NODE\x10\x00\x12\x11\n\rMETADATA_NODE\x10\x01\x12\x11\n\rMEM_LOAD_NODE\x10\x02\x12\x12\n\x0eMEM_STORE_NODE\x10\x03\x12\r\n\tCOMP_NODE\x10\x04\x12\x12\n\x0e\x43OMM_SEND_NODE\x10\x05\x12\x12\n\x0e\x43OMM_RECV_NODE\x10\x06\x12\x12\n\x0e\x43OMM_COLL_NODE\x10\x07*\xb3\x01\n\x12\x43ollectiveCommType\x12\x0e\n\nALL_REDUCE\x10\x00\x12\n\n\x06REDUCE\x10\x01\x12\x0e\n\nALL_GATHER\x10\x02\x12\n\n\x06GATHER\x10\x03\x12\x0b\n\x07SCATTER\x10\x04\x12\r\n\tBROADCAST\x10\x05\x12\x0e\n\nALL_TO_ALL\x10\x06\x12\x12\n\x0eREDUCE_SCATTER\x10\x07\x12\x18\n\x14REDUCE_SCATTER_BLOCK\x10\x08\x12\x0b\n\x07\x42\x41RRIER\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'testbed.traces.protobuf.chakra_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODETYPE']._serialized_start=657
-  _globals['_NODETYPE']._serialized_end=818
-  _globals['_COLLECTIVECOMMTYPE']._serialized_start=821
-  _globals['_COLLECTIVECOMMTYPE']._serialized_end=1000
+  _globals['_NODETYPE']._serialized_start=739
+  _globals['_NODETYPE']._serialized_end=900
+  _globals['_COLLECTIVECOMMTYPE']._serialized_start=903
+  _globals['_COLLECTIVECOMMTYPE']._serialized_end=1082
   _globals['_UINT64LIST']._serialized_start=63
   _globals['_UINT64LIST']._serialized_end=91
-  _globals['_ATTRIBUTEPROTO']._serialized_start=94
-  _globals['_ATTRIBUTEPROTO']._serialized_end=341
-  _globals['_GLOBALMETADATA']._serialized_start=343
-  _globals['_GLOBALMETADATA']._serialized_end=429
-  _globals['_NODE']._serialized_start=432
-  _globals['_NODE']._serialized_end=654
+  _globals['_BOOLLIST']._serialized_start=93
+  _globals['_BOOLLIST']._serialized_end=119
+  _globals['_ATTRIBUTEPROTO']._serialized_start=122
+  _globals['_ATTRIBUTEPROTO']._serialized_end=423
+  _globals['_GLOBALMETADATA']._serialized_start=425
+  _globals['_GLOBALMETADATA']._serialized_end=511
+  _globals['_NODE']._serialized_start=514
+  _globals['_NODE']._serialized_end=736
 # @@protoc_insertion_point(module_scope)

@@ -102,6 +102,26 @@ class Uint64List(_message.Message):
 Global___Uint64List: _TypeAlias = Uint64List  # noqa: Y015
 
 @_typing.final
+class BoolList(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]: ...
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[_builtins.bool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoolList: _TypeAlias = BoolList  # noqa: Y015
+
+@_typing.final
 class AttributeProto(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -113,6 +133,7 @@ class AttributeProto(_message.Message):
     UINT64_VAL_FIELD_NUMBER: _builtins.int
     UINT64_LIST_FIELD_NUMBER: _builtins.int
     BOOL_VAL_FIELD_NUMBER: _builtins.int
+    BOOL_LIST_FIELD_NUMBER: _builtins.int
     STRING_VAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     double_val: _builtins.float
@@ -124,6 +145,8 @@ class AttributeProto(_message.Message):
     string_val: _builtins.str
     @_builtins.property
     def uint64_list(self) -> Global___Uint64List: ...
+    @_builtins.property
+    def bool_list(self) -> Global___BoolList: ...
     def __init__(
         self,
         *,
@@ -135,13 +158,14 @@ class AttributeProto(_message.Message):
         uint64_val: _builtins.int = ...,
         uint64_list: Global___Uint64List | None = ...,
         bool_val: _builtins.bool = ...,
+        bool_list: Global___BoolList | None = ...,
         string_val: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bool_val", b"bool_val", "double_val", b"double_val", "int32_val", b"int32_val", "int64_val", b"int64_val", "string_val", b"string_val", "uint32_val", b"uint32_val", "uint64_list", b"uint64_list", "uint64_val", b"uint64_val", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bool_list", b"bool_list", "bool_val", b"bool_val", "double_val", b"double_val", "int32_val", b"int32_val", "int64_val", b"int64_val", "string_val", b"string_val", "uint32_val", b"uint32_val", "uint64_list", b"uint64_list", "uint64_val", b"uint64_val", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bool_val", b"bool_val", "double_val", b"double_val", "int32_val", b"int32_val", "int64_val", b"int64_val", "name", b"name", "string_val", b"string_val", "uint32_val", b"uint32_val", "uint64_list", b"uint64_list", "uint64_val", b"uint64_val", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bool_list", b"bool_list", "bool_val", b"bool_val", "double_val", b"double_val", "int32_val", b"int32_val", "int64_val", b"int64_val", "name", b"name", "string_val", b"string_val", "uint32_val", b"uint32_val", "uint64_list", b"uint64_list", "uint64_val", b"uint64_val", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_value: _TypeAlias = _typing.Literal["double_val", "int32_val", "int64_val", "uint32_val", "uint64_val", "uint64_list", "bool_val", "string_val"]  # noqa: Y015
+    _WhichOneofReturnType_value: _TypeAlias = _typing.Literal["double_val", "int32_val", "int64_val", "uint32_val", "uint64_val", "uint64_list", "bool_val", "bool_list", "string_val"]  # noqa: Y015
     _WhichOneofArgType_value: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 

@@ -11,6 +11,7 @@ from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan, make_plan
 from testbed.record.reader import Record
 from testbed.record.summary import LinkSummary
+from transports.collectives.costs import DEFAULT_COSTS
 
 
 def plan(**keys: Any) -> Plan:
@@ -22,7 +23,17 @@ def test_symbols_are_those_of_the_formulas_in_the_papers() -> None:
     numbers = planned_numbers(plan(collective={"kind": "parameter_server", "servers": 2}))
     assert (numbers["W"], numbers["P"], numbers["S"]) == (4, 2, 2 * 2**20)
     assert numbers["B"] == pytest.approx(10e6 * goodput_fraction())
-    assert 0 < (numbers["a"] or 0) < 1e-3
+    assert numbers["a"] == pytest.approx(DEFAULT_COSTS.host_latency_s)
+
+
+def test_latency_is_in_the_virtual_time_of_the_run() -> None:
+    """The hosts' part was this machine's in real time: 60 us of 5 us of delay on two links, 50 times slower, where a
+    run has 11."""
+    far = {"link": {"rate": "80mbit", "delay": "5us"}}
+    real_s, slower_s = (planned_numbers(plan(**far, dilation=dilation))["a"] for dilation in (1, 50))
+    assert real_s == pytest.approx(10e-6 + DEFAULT_COSTS.host_latency_s)
+    assert slower_s == pytest.approx(10e-6 + DEFAULT_COSTS.host_latency_s / 50)
+    assert planned_numbers(plan(**far, dilation=50, host_cost="real"))["a"] == pytest.approx(real_s)
 
 
 def test_full_use_is_of_the_points_own_trace_workers_rate_and_compression() -> None:

@@ -68,6 +68,20 @@ def test_a_collectives_schedule_is_written_for_each_rank(tmp_path: Path) -> None
     assert graph.sent_bytes == 2 * 2 * 3 * 2**20
 
 
+@pytest.mark.parametrize("part", ["input_us", "host_to_device_us"])
+def test_a_graph_of_a_table_that_waits_for_its_input_is_refused(part: str, tmp_path: Path) -> None:
+    """It was left out without a word, and a replay went on as if data were there."""
+    table, graph = tmp_path / "table", tmp_path / "graph.json"
+    layers = "Id Name Forward Backward Comm Size\n0 conv1 50000 50000 - 4000000\n"
+    table.write_text(f"# {part}=500000\n{layers}")
+    done = run("generate", "data_parallel", str(table), str(graph), "--ranks", "2")
+    assert isinstance(done.exception, SpecError)
+    assert part in str(done.exception)
+    assert not graph.exists()
+    table.write_text(layers)
+    assert run("generate", "data_parallel", str(table), str(graph), "--ranks", "2").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

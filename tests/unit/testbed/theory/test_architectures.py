@@ -41,6 +41,12 @@ def test_one_worker_among_peers_exchanges_nothing() -> None:
         assert architecture.worker_bytes(100, 1) == 0.0
 
 
+def test_a_server_is_as_far_away_as_a_worker_and_an_aggregating_switch_half_as_far() -> None:
+    far = Links(rate_bps=1e9, latency_s=10e-3)
+    for architecture, added_s in ((Servers(2), 20e-3), (InNetwork(), 10e-3)):
+        assert architecture.time_s(10**6, 4, far) - architecture.time_s(10**6, 4, LINKS) == pytest.approx(added_s)
+
+
 def test_far_away_the_ring_loses_to_shards() -> None:
     near, far = Links(rate_bps=1e9, latency_s=1e-5), Links(rate_bps=1e9, latency_s=50e-3)
     for links, ring_wins in ((near, True), (far, False)):

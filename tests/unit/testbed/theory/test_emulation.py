@@ -52,6 +52,22 @@ def test_the_fusion_is_that_of_the_setting(cycle_s: float, kind: str) -> None:
     assert spec(fusion=ByTime(cycle_s=cycle_s)).fusion.kind == kind
 
 
+def test_a_switch_is_as_far_away_as_in_the_emulation() -> None:
+    """A sum goes from a worker to the switch and on to the workers: once the way from worker to worker, not twice."""
+
+    def seconds(latency_s: float) -> tuple[float, float]:
+        advised = replace(TODAY, aggregated=True, rate_bps=1e9, latency_s=latency_s, fusion=ByTime(cycle_s=inf))
+        made = validate(emulated(advised, "resnet50", max_efficiency=MOST))
+        plan = make_plan(made, chosen_dilation=(1.0, "as a machine has chosen"))
+        emulated_s = plan.collective.exchange_s("all_reduce", 10**6, 4, rate_bps=1e9, alpha_s=plan.prediction.latency_s)
+        assert emulated_s is not None
+        return advised.exchange_s(4 * 10**6), emulated_s
+
+    (near_s, emulated_near_s), (far_s, emulated_far_s) = seconds(0.0), seconds(100e-6)
+    assert far_s - near_s == pytest.approx(100e-6)
+    assert far_s - near_s == pytest.approx(emulated_far_s - emulated_near_s)
+
+
 @pytest.mark.parametrize("target", [0.6, 0.8, 0.9])
 @pytest.mark.parametrize("trace", ["resnet50", "vgg16", "alexnet"])
 def test_whatever_is_recommended_can_be_emulated(trace: str, target: float) -> None:

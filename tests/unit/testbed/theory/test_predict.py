@@ -1,9 +1,11 @@
 """Predictions of iterations: what they are made of, and what they refuse or admit."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
@@ -35,9 +37,10 @@ def test_fast_links_leave_computing_and_slow_ones_decide() -> None:
     assert slow.links[0].utilisation > 0.8
 
 
-def test_the_critical_path_fills_the_iteration() -> None:
+@pytest.mark.parametrize("fusion", ["layers", {"kind": "time", "cycle": "150ms"}], ids=["layers", "time"])
+def test_the_critical_path_fills_the_iteration(fusion: Any) -> None:
     for link in ({"rate": "1gbit"}, {"rate": "100mbit"}, {"rate": "100gbit"}):
-        found = predicted(link=link)
+        found = predicted(link=link, fusion=fusion)
         path = found.critical_path
         assert path[0].start_s == 0.0
         assert path[-1].end_s == pytest.approx(found.iteration_time_s)
@@ -56,6 +59,27 @@ def test_a_straggler_is_a_part_of_its_own() -> None:
     found = predicted(hosts={"w1": {"slowdown": 2}})
     assert found.straggler_s == pytest.approx(0.3)
     assert found.iteration_time_s == pytest.approx(predicted().iteration_time_s + 0.3, rel=0.01)
+
+
+SMALL = {**WORKLOAD, "layers": ["4KB", "4KB"]}
+DRAWN = {"w1": {"slowdown": {"kind": "bernoulli", "probability": 0.3, "factor": 3}}}
+
+
+@pytest.mark.parametrize(("slowed", "factor"), [("w*", 1.0), ("w3", 4 / (3 + 1 / 2) / 2)], ids=["all", "one"])
+def test_a_scaling_factor_has_slowdowns_on_both_sides(slowed: str, factor: float) -> None:
+    """docs/definitions.md: n T_1 is what the same workers do without each other. It was of workers that nothing slows:
+    50 % where all compute twice as long and wait for nobody."""
+    found = predicted(workers=4, workload=SMALL, hosts={slowed: {"slowdown": 2}})
+    assert found.scaling_factor == pytest.approx(factor, rel=0.01)
+
+
+def test_drawn_slowdowns_count_in_the_mean_on_both_sides_and_in_every_model() -> None:
+    """The flow simulation was of one iteration, beside a mean over 32."""
+    found = predicted(workers=2, workload=SMALL, hosts=DRAWN, fusion="none")
+    assert found.compute_s is not None
+    mean = 1 + found.straggler_s / found.compute_s
+    assert found.scaling_factor == pytest.approx(2 / (1 + 1 / mean) / mean, rel=0.01)
+    assert found.models["flow simulation"] == pytest.approx(found.iteration_time_s, rel=0.01)
 
 
 def test_connections_that_were_idle_for_long_begin_slowly() -> None:
@@ -107,6 +131,32 @@ def test_computing_is_the_table_s_and_the_optimizer_comes_after_the_exchanges(wo
     assert found.iteration_time_s == pytest.approx(last.end_s + table.update_s)
     simulated_s = found.models["flow simulation"]
     assert simulated_s == pytest.approx(found.iteration_time_s, rel=0.06)
+
+
+OVERLAP = Path(__file__).parents[4] / "experiments" / "overlap.yaml"
+EVEN = {"kind": "synthetic", "layers": ["256KiB"] * 8, "forward": "100ms", "backward": "200ms"}
+MEASURED_S = {"none": 0.564, "layers": 0.389, "merged": 0.390, "horovod_5ms": 0.391}
+"""Of EVEN, four workers at 100 Mbit/s: `testbed bench training --only overlap`, docs/measured.json."""
+
+
+@pytest.mark.parametrize("fusion", MEASURED_S)
+def test_what_goes_out_while_backward_goes_on_is_hidden(fusion: str) -> None:
+    """What an engine joins is what is ready when it looks: predicted was what it would join if all were ready at once,
+    of `horovod_5ms` the iteration of `none`, 44 % too long."""
+    found = predicted(workers=4, link={"rate": "100mbit"}, workload=EVEN, fusion=fusion)
+    assert found.iteration_time_s == pytest.approx(MEASURED_S[fusion], rel=0.03)
+    assert found.models["flow simulation"] == pytest.approx(found.iteration_time_s, rel=0.02)
+
+
+def test_the_shipped_sweep_s_predictions_are_in_the_order_of_its_runs() -> None:
+    spec = yaml.safe_load(OVERLAP.read_text())
+    fusions = spec.pop("sweep")["fusion"]
+    del spec["repeat"]
+    time_s = {
+        each: predict_iteration(make_plan(validate({**spec, "fusion": each}))).iteration_time_s for each in fusions
+    }
+    assert time_s["horovod_5ms"] == pytest.approx(time_s["layers"], rel=0.03)
+    assert time_s["layers"] < time_s["horovod_5ms"] < time_s["none"] / 1.4
 
 
 def test_a_bucket_waits_for_the_layer_that_a_trace_says() -> None:

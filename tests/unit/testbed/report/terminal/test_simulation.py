@@ -15,7 +15,7 @@ def test_what_was_simulated_is_said_with_what_was_not() -> None:
     render_simulation(found, Console(file=stream, width=300))
     text = stream.getvalue()
     assert f"an iteration of {found.num_workers} workers on dumbbell takes" in text
-    assert "300 ms of it is computing" in text
+    assert "a worker alone computes for 300 ms: a scaling factor of" in text
     assert REACH in text
     reported = simulation_json(found)
     assert reported["iterations_s"] == [list(found.iterations_s[0])]

@@ -87,6 +87,27 @@ def test_a_straggler_makes_all_wait() -> None:
     assert first != simulated(num_iterations=4, hosts=drawn, seed=2)
 
 
+@pytest.mark.parametrize(("slowed", "factor"), [("w*", 1.0), ("w3", 4 / (3 + 1 / 2) / 2)], ids=["all", "one"])
+def test_a_scaling_factor_has_slowdowns_on_both_sides(slowed: str, factor: float) -> None:
+    """It was of workers that nothing slows: 50 % where all compute twice as long and wait for nobody."""
+    found = simulated(workers=4, link={"rate": "400gbit"}, hosts={slowed: {"slowdown": 2}})
+    assert found.scaling_factor == pytest.approx(factor, rel=0.01)
+
+
+def test_an_engine_joins_what_is_ready_when_it_looks() -> None:
+    """Eight layers of 5 ms, each of which takes 9 ms on the links: 1, 1, 2, 4; when a cycle is over, 1, 6 and 1; all
+    at once where computing takes no time that is known."""
+    short = {"kind": "synthetic", "layers": ["750KB"] * 8, "forward": "20ms", "backward": "40ms"}
+
+    def sizes(workload: Any = short, **keys: Any) -> list[int]:
+        found = simulated(workload=workload, **keys)
+        return [round(each_s / 9e-3) for each_s in found.exchanged_s[1::2]]
+
+    assert sizes(fusion="horovod_1ms") == [1, 1, 2, 4]
+    assert sizes(fusion={"kind": "time", "cycle": "31ms"}) == [1, 6, 1]
+    assert len(sizes({"kind": "training"}, fusion="horovod_1ms")) == 1
+
+
 def test_jobs_contend_for_a_shared_link() -> None:
     keys: dict[str, Any] = {"topology": "dumbbell", "placement": "spread", "workers": 2}
     alone, together = simulated(**keys), simulated(num_jobs=2, **keys)

@@ -174,6 +174,53 @@ def test_what_other_tools_write_is_read(tmp_path: Path) -> None:
     assert exchanged == Collective("all_reduce", 16384, "float32", "world", after=(0,))
 
 
+def everywhere(tmp_path: Path, *nodes: chakra_pb2.Node) -> Path:
+    """The same nodes on two ranks, with one group of both that nodes need not name."""
+    for rank in range(2):
+        parts = [each.SerializeToString() for each in (chakra_pb2.GlobalMetadata(version="0.0.4"), *nodes)]
+        (tmp_path / f"x.{rank}.et").write_bytes(b"".join(bytes([len(each)]) + each for each in parts))
+    (tmp_path / "x.groups.json").write_text('{"0": [0, 1]}')
+    return tmp_path
+
+
+def reduced(involved: list[bool], **group: str) -> chakra_pb2.Node:
+    node = chakra_pb2.Node(id=7, name="gradients", type=chakra_pb2.COMM_COLL_NODE)
+    node.attr.add(name="comm_type", int64_val=chakra_pb2.ALL_REDUCE)
+    node.attr.add(name="comm_size", uint64_val=65536)
+    node.attr.add(name="involved_dim", bool_list=chakra_pb2.BoolList(values=involved))
+    for name, value in group.items():
+        node.attr.add(name=name, string_val=value)
+    return node
+
+
+def computed(number: int, *, by_processor: bool, duration_us: int = 5) -> chakra_pb2.Node:
+    node = chakra_pb2.Node(id=number, name="mm", type=chakra_pb2.COMP_NODE, duration_micros=duration_us)
+    node.attr.add(name="is_cpu_op", bool_val=by_processor)
+    return node
+
+
+def test_some_dimensions_of_a_network_that_nobody_says_are_refused(tmp_path: Path) -> None:
+    """ASTRA-sim exchanges over these alone where no group is named: it became an operation of all ranks."""
+    with pytest.raises(TraceError, match=r"x\.0\.et: node 7 \(gradients\): involved_dim names some dimensions"):
+        read_trace(everywhere(tmp_path, reduced([True, False])))
+    for node, group in ((reduced([True, True]), "world"), (reduced([True, False], pg_name="0"), "0")):
+        graph = read_trace(everywhere(tmp_path, node))
+        assert isinstance(graph, Graph)
+        assert graph.ranks[0] == (Collective("all_reduce", 16384, "float32", group, name="gradients"),)
+
+
+def test_a_processor_s_computing_beside_a_device_s_is_refused(tmp_path: Path) -> None:
+    """Both go on at once, and were added up."""
+    both = computed(4, by_processor=True), computed(5, by_processor=False)
+    with pytest.raises(TraceError, match=r"x\.0\.et: node 4 \(mm\): a processor computes it \(is_cpu_op\)"):
+        read_trace(everywhere(tmp_path, *both))
+    without = computed(4, by_processor=True, duration_us=0), both[1]
+    for nodes in (without, both[:1], both[1:]):
+        graph = read_trace(everywhere(tmp_path, *nodes))
+        assert isinstance(graph, Graph)
+        assert sum(node.duration_s for node in graph.ranks[0] if isinstance(node, Compute)) == pytest.approx(5e-6)
+
+
 def changed(tmp_path: Path, **fields_: Any) -> Path:
     folder = written(EVERYTHING, tmp_path / "c")
     node = chakra_pb2.Node(id=0, type=chakra_pb2.COMM_COLL_NODE)
@@ -212,6 +259,19 @@ def test_what_is_wrong_is_named_with_its_file_and_node(tmp_path: Path, change: d
     with pytest.raises(TraceError, match=problem) as caught:
         read_trace(changed(tmp_path, **change))
     assert "t.1.et: node 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("members", [[], [1]], ids=["none", "one"])
+def test_a_group_in_which_nobody_is_met_is_named_with_the_node_that_uses_it(tmp_path: Path, members: list[int]) -> None:
+    """An empty one ended in a ZeroDivisionError. Those that nothing uses are legal."""
+    folder = changed(tmp_path, attributes={"comm_type": 0, "comm_size": 8, "pg_name": "7"})
+    groups = json.loads((folder / "t.groups.json").read_text())
+    (folder / "t.groups.json").write_text(json.dumps({**groups, "7": members}))
+    with pytest.raises(TraceError, match=rf"t\.1\.et: node 0: its group \(pg_name\) '7' has {len(members)} members"):
+        read_trace(folder)
+    written(EVERYTHING, folder)
+    (folder / "t.groups.json").write_text(json.dumps({**groups, "7": members}))
+    read_trace(folder)
 
 
 def test_a_rank_that_is_missing_and_a_file_that_does_not_belong_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""What an engine joins that looks at what is ready whenever it may (`transports/torch_backend/engine.py`). Pure."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from testbed.experiment.experiment import Experiment
+from testbed.plan.buckets import agreement, bucket_ready_s, gradients_of
+from testbed.traces.table import LayerTable
+from transports.compression.base import Exchange
+
+
+class Joined(NamedTuple):
+    """A bucket."""
+
+    num_elements: int
+    ready_s: float
+    """When its last gradient is there on a worker that nothing slows, since the beginning of the iteration."""
+    exchanges: tuple[Exchange, ...]
+    """What workers agree by is before those of a decision's first bucket."""
+
+
+class Decision(NamedTuple):
+    """What goes out at once."""
+
+    looks_s: tuple[float, ...]
+    """When each worker looks at what it has ready, since the beginning of the iteration."""
+    waited: bool
+    """Whether something was ready before all had looked: communication, or a cycle, was under way."""
+    buckets: tuple[Joined, ...]
+
+
+class Joining:
+    """The buckets of one iteration, decision by decision. It begins with no cycle under way."""
+
+    def __init__(self, experiment: Experiment, table: LayerTable | None, factors: Sequence[float]) -> None:
+        """For workers whose computing takes `factors` times as long as the table says; None: no time."""
+        self._experiment, self._factors = experiment, factors
+        self._layers = gradients_of(experiment).layers
+        self._order = experiment.fusion.order(())
+        self._items = self._order.items([sum(map(prod, shapes)) for shapes in self._layers])
+        counts = [item.num_elements for item in self._items]
+        forward_s = 0.0 if table is None else table.forward_s
+        backward_s = [0.0] * len(counts) if table is None else bucket_ready_s(table, counts)
+        self._ready_s = [forward_s + each_s for each_s in backward_s]
+        self._agreement = agreement(experiment, counts)
+        self._num_done = 0
+        self._next_s = [0.0] * len(factors)
+
+    @property
+    def done(self) -> bool:
+        """Whether everything has gone out."""
+        return self._num_done == len(self._items)
+
+    def decide(self, free_s: Sequence[float]) -> Decision:
+        """The next one, where each worker's communication thread is free from then on.
+
+        A worker looks when it has the next item, its thread is free and a cycle has passed since it looked before. What
+        goes out is what all have ready then; the next item always is.
+        """
+        first = self._num_done
+        ready_s = [self._ready_s[first] * factor for factor in self._factors]
+        looks_s = tuple(map(max, free_s, ready_s, self._next_s))
+        self._next_s = [look_s + self._order.cycle_s for look_s in looks_s]
+        self._num_done = min(
+            self._num_ready(look_s, factor) for look_s, factor in zip(looks_s, self._factors, strict=True)
+        )
+        chosen = self._order.choose(range(first, self._num_done), self._items)
+        buckets = tuple(self._bucket(run, self._agreement if not at else ()) for at, run in enumerate(chosen))
+        return Decision(looks_s, max(looks_s) > max(ready_s), buckets)
+
+    def _num_ready(self, look_s: float, factor: float) -> int:
+        return sum(ready_s * factor <= look_s for ready_s in self._ready_s)
+
+    def _bucket(self, run: Sequence[int], agreed: tuple[Exchange, ...]) -> Joined:
+        items = self._items[run[0]], self._items[run[-1]]
+        shapes = [shape for shapes in self._layers[run[0] : run[-1] + 1] for shape in shapes]
+        exchanges = self._experiment.compression.exchanges(shapes, self._experiment.workers)
+        return Joined(items[1].stop - items[0].start, self._ready_s[run[-1]], (*agreed, *exchanges))
