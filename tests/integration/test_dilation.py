@@ -107,7 +107,7 @@ def test_hosts_cost_as_much_in_slower_time_where_that_is_requested(tmp_path: Pat
     for dilation in (2, SLOWER):
         summary = ran(dilation, tmp_path / str(dilation), keys).summary
         assert_no_fault_of_the_links(summary.outcome, summary.reasons)
-        assert any(f"w0 was held to {0.1 / dilation:g} cores as requested" in reason for reason in summary.reasons)
+        assert any("w0 was held to 0.1 cores as requested" in reason for reason in summary.reasons)
         assert summary.allreduce is not None
         took[dilation] = summary.allreduce.time_s / summary.allreduce.bound_s
     assert took[2] > 1.4
