@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -26,6 +26,10 @@ def groups(size: int, *, timeout_s: float = 20.0) -> list[Group]:
     ]
 
 
+_HUNG_S: Final = 300.0
+"""Beside a program that takes a core, what computes for seconds in the time that others leave takes minutes."""
+
+
 def run_threads(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
     """`function(argument)` for each argument at once; what each returned, or the exception that it raised.
 
@@ -42,7 +46,7 @@ def run_threads(function: Callable[..., Any], arguments: Sequence[Any]) -> list[
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(_HUNG_S)
         assert not thread.is_alive(), "a rank did not come to an end"
     for result in results:
         if isinstance(result, AssertionError | pytest.fail.Exception):
