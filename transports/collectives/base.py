@@ -95,6 +95,10 @@ class World:
         return self.num_workers + self.num_servers
 
 
+COUNT_BYTES: Final = 8
+"""Of what :meth:`Reducer.settle` tells every other member: an int64."""
+
+
 class Reducer(Protocol):
     """Sums floats for one member in the schedule's stead. Driven by the group's communication thread, apart from
     :meth:`cancel` and :meth:`statistics`."""
