@@ -90,10 +90,7 @@ def _agreement(experiment: Experiment, mask: Exchange | None, requested: Sequenc
     tell each other that they have the sum (`Reducer.settle`)."""
     if mask is None:
         return
-    collective = experiment.collective
-    if any(
-        collective.link_bytes(each.operation, each.num_elements, each.element_bytes) is not None for each in requested
-    ):
+    if any(each.link_bytes(experiment.collective) is not None for each in requested):
         yield Exchange("all_to_all", experiment.workers, COUNT_BYTES, of_gradients=False)
     yield mask
 

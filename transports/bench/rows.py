@@ -70,18 +70,11 @@ def wire_bytes_per_rank(
     parsed = parse_stack(stack)
     if not isinstance(parsed, Composed) or parsed.compression.data_dependent:
         return None
-    requested_exchanges: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
-    if parsed.compression.compresses:
-        requested_exchanges = parsed.compression.exchanges([matrix_shape(num_elements)], num_workers)
-        if parsed.compression.own_type:
-            requested_exchanges = [
-                exchange._replace(element_bytes=element_bytes(dtype)) for exchange in requested_exchanges
-            ]
     collective = parsed.collective
     world = collective.world(num_workers)
     sent = [0] * world.size
-    for exchange in requested_exchanges:
-        link_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
+    for exchange in _requested(parsed, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype):
+        link_bytes = exchange.link_bytes(collective)
         if link_bytes is not None:
             sent = [each + link_bytes for each in sent]
             continue
@@ -90,6 +83,18 @@ def wire_bytes_per_rank(
             payload_bytes = count.payload_bytes + count.num_messages * parsed.channel.header_bytes
             sent[sender] += parsed.channel.wire_bytes(payload_bytes, mtu).forward
     return max(sent[:num_workers])
+
+
+def _requested(
+    stack: Composed, operation: Operation, *, num_workers: int, num_elements: int, dtype: str
+) -> Sequence[Exchange]:
+    """What one operation asks of the collective."""
+    if not stack.compression.compresses:
+        return [Exchange(operation, num_elements, element_bytes(dtype), sums_floats="float" in dtype)]
+    requested = stack.compression.exchanges([matrix_shape(num_elements)], num_workers)
+    if stack.compression.own_type:
+        return [exchange._replace(element_bytes=element_bytes(dtype)) for exchange in requested]
+    return requested
 
 
 def task_bound_s(operation: Operation, *, num_workers: int, size_bytes: int, rate_bps: float, mtu: int) -> float:
@@ -108,9 +113,10 @@ def schedule_bound_s(
     size_bytes, world = num_elements * element_bytes(dtype), World(num_workers=num_workers)
     if isinstance(parsed, Composed):
         world = parsed.collective.world(num_workers)
-        link_bytes = parsed.collective.link_bytes(operation, num_elements, element_bytes(dtype))
-        if link_bytes is not None:
-            return link_bytes * 8 / rate_bps
+        requested = _requested(parsed, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype)
+        counted = [count for each in requested if (count := each.link_bytes(parsed.collective)) is not None]
+        if len(counted) == len(requested):
+            return sum(counted) * 8 / rate_bps
     goodput_bps = rate_bps * Tcp().goodput_fraction(mtu)
     return bound_s(operation, world=world, size_bytes=size_bytes, goodput_bps=goodput_bps)
 

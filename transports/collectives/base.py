@@ -173,8 +173,8 @@ class Collective(Options):
         return None
 
     def link_bytes(self, operation: Operation, num_elements: int, element_bytes: int) -> int | None:  # noqa: ARG002
-        """What each worker's link carries each way in such an exchange where something on the way does it; None: the
-        participants do, by the schedule (`cost.sent_bytes`)."""
+        """What each worker's link carries each way in such an exchange, of floats, where something on the way does it;
+        None: the participants do, by the schedule (`cost.sent_bytes`)."""
         return None
 
     def exchange_s(

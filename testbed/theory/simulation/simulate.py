@@ -329,7 +329,13 @@ class _Simulator:
             for ready_s, bucket in zip(self._ready_s, self._buckets, strict=True):
                 for each in bucket:
                     starts_s = np.maximum(free_s, begins_s + ready_s * factors)
-                    free_s = exchange.all_reduce(self._chosen(each), each.num_elements, each.element_bytes, starts_s)
+                    free_s = exchange.all_reduce(
+                        self._chosen(each),
+                        each.num_elements,
+                        each.element_bytes,
+                        starts_s,
+                        sums_floats=each.sums_floats,
+                    )
                     if iteration == 0:
                         exchanged_s.append(float(free_s.max() - starts_s.max()))
             begins_s = np.maximum(free_s, begins_s + self._passes_s * factors) + self._update_s * factors
@@ -484,5 +490,4 @@ class _Simulator:
 
 def _adds(collective: Collective, exchange: Exchange) -> bool:
     """Whether something on the way does the exchange."""
-    carried = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
-    return carried is not None
+    return exchange.link_bytes(collective) is not None

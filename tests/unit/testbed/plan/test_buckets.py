@@ -109,6 +109,15 @@ def test_what_is_summed_on_its_way_is_settled_before_the_next_agreement() -> Non
     assert settling not in plan(collective="in_network").exchanges, "one sum after the other needs none"
 
 
+@pytest.mark.parametrize("register_bits", [8, 16])
+def test_integers_and_a_maximum_are_planned_around_the_ring(register_bits: int) -> None:
+    compression = {"kind": "thc", "register_bits": register_bits}
+    switch, ring = (plan(collective=kind, compression=compression) for kind in ("in_network", "ring"))
+    assert switch.traffic == ring.traffic
+    assert switch.prediction.predicted_s == pytest.approx(ring.prediction.predicted_s)
+    assert not any(each.sums_floats for each in switch.exchanges)
+
+
 def test_layers_are_merged_where_starting_costs_more_than_waiting() -> None:
     near = plan(fusion={"kind": "merged", "backward": "200ms"}, link={"rate": "1gbit"})
     far = plan(fusion={"kind": "merged", "backward": "200ms"}, link={"rate": "1gbit", "delay": "20ms"})
