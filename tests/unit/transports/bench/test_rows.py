@@ -15,6 +15,7 @@ from transports.bench.rows import (
     wire_bytes_per_rank,
 )
 from transports.channels.tcp import Tcp
+from transports.collectives.network_info import NetworkInfo
 
 RATE_BPS = 8e6 / Tcp().goodput_fraction(1500)
 
@@ -75,6 +76,22 @@ def test_wire_bytes_follow_the_schedule_and_the_compression() -> None:
     assert of("in_network/ebpf") == 4096 * 1080
     assert of("in_network:num_elements=64/reference") == 16384 * 312
     assert of("ring/tcp/threshold:threshold=0.1:error_feedback=false") is None
+
+
+def test_wire_bytes_are_of_the_collective_that_ranks_choose_on_these_links() -> None:
+    info = NetworkInfo(latency_s=1e-6, rate_bps=1e11)
+    options: dict[str, Any] = {"num_workers": 4, "num_elements": 25_000, "dtype": "float32"}
+
+    def chosen(network_info: NetworkInfo | None) -> int | None:
+        return wire_bytes_per_rank("auto/tcp", "all_reduce", **options, network_info=network_info)
+
+    assert chosen(info) == wire_bytes_per_rank("recursive_doubling/tcp", "all_reduce", **options)
+    assert chosen(None) != chosen(info)
+    samples = [replace(sample, stack="auto/tcp", size_bytes=100_000) for sample in _samples()]
+    (row,) = summarise(
+        samples, operation="all_reduce", dtype="float32", num_workers=4, rate_bps=None, network_info=info
+    )
+    assert row["wire_bytes_per_rank"] == chosen(info)
 
 
 def test_what_is_no_sum_of_floats_is_the_ring_s_beside_an_aggregating_switch_too() -> None:
