@@ -87,5 +87,6 @@ def allreduce_rows(
         num_workers=num_workers,
         rate_bps=link_spec.rate_bps,
         mtu=experiment.mtu,
+        network_info=plan.network_info,
     )
     return [{**row, "rate_bps": link_spec.rate_bps, "delay_s": link_spec.delay_s} for row in rows]

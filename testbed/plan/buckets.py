@@ -7,6 +7,7 @@ from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES, Gradients
 from testbed.traces.table import LayerTable
+from transports.collectives.base import COUNT_BYTES
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Pattern, Shape
 from transports.errors import OptionError
 
@@ -55,10 +56,9 @@ def exchanges_by_bucket(experiment: Experiment, buckets: Sequence[int]) -> tuple
     _require_right(experiment, compressor)
     if experiment.stack is None and (reason := experiment.collective.buckets_incompatibility(buckets)):
         raise SpecError(reason)
-    agreed = agreement(experiment, buckets)
-    return tuple(
-        (*agreed, *compressor.exchanges(shapes, experiment.workers)) for shapes in bucket_shapes(experiment, buckets)
-    )
+    by_bucket = [compressor.exchanges(shapes, experiment.workers) for shapes in bucket_shapes(experiment, buckets)]
+    mask = agreement_mask(experiment, buckets)
+    return tuple((*agreement(experiment, mask, requested), *requested) for requested in by_bucket)
 
 
 def patterns(experiment: Experiment, buckets: Sequence[int]) -> tuple[Pattern, ...]:
@@ -77,13 +77,23 @@ def gradients_of(experiment: Experiment) -> Gradients:
     )
 
 
-def agreement(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
-    """What goes before a bucket where ranks agree on it: from everybody to everybody a bit for each item."""
+def agreement_mask(experiment: Experiment, buckets: Sequence[int]) -> Exchange | None:
+    """What goes before buckets where ranks agree on them: from everybody to everybody a bit for each item."""
     fusion = experiment.fusion
     if not fusion.by_engine or not buckets or not (order := fusion.order(buckets)).agrees:
-        return ()
+        return None
     mask_bytes = -(-len(order.items(gradients_of(experiment).layer_counts)) // 8)
-    return (Exchange("all_to_all", experiment.workers * mask_bytes, 1, of_gradients=False),)
+    return Exchange("all_to_all", experiment.workers * mask_bytes, 1, of_gradients=False)
+
+
+def agreement(experiment: Experiment, mask: Exchange | None, requested: Sequence[Exchange]) -> Iterator[Exchange]:
+    """What goes before a bucket of these exchanges: where the one before it was summed on its way, too, members first
+    tell each other that they have the sum (`Reducer.settle`)."""
+    if mask is None:
+        return
+    if any(each.link_bytes(experiment.collective) is not None for each in requested):
+        yield Exchange("all_to_all", experiment.workers, COUNT_BYTES, of_gradients=False)
+    yield mask
 
 
 def bucket_shapes(experiment: Experiment, buckets: Sequence[int]) -> Iterator[list[Shape]]:

@@ -262,15 +262,16 @@ def exchanged_alone(
 ) -> Exchanged:
     """One exchange by itself, nothing having been sent for `quiet_s` before, by those connections (see
     `timing.exchanged`); an aggregator's is that far away, on links of that rate."""
-    own_s = collective.exchange_s(
-        exchange.operation,
-        exchange.num_elements,
-        exchange.element_bytes,
-        rate_bps=rate_bps,
-        alpha_s=latency_s + costs.host_latency_s,
-    )
-    if own_s is not None:
-        return Exchanged([own_s], connections)
+    if exchange.sums_floats:
+        own_s = collective.exchange_s(
+            exchange.operation,
+            exchange.num_elements,
+            exchange.element_bytes,
+            rate_bps=rate_bps,
+            alpha_s=latency_s + costs.host_latency_s,
+        )
+        if own_s is not None:
+            return Exchanged([own_s], connections)
     return exchanged(
         collective,
         exchange.operation,

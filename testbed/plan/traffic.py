@@ -57,7 +57,7 @@ class Traffic:
         """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
         totals: dict[tuple[str, str], int] = {}
         for exchange in exchanges:
-            link_bytes = self._link_bytes(exchange)
+            link_bytes = exchange.link_bytes(self._collective)
             if link_bytes is not None:
                 for pair in (pair for each in aggregators for pair in each.pairs):
                     totals[pair] = totals.get(pair, 0) + link_bytes
@@ -79,18 +79,15 @@ class Traffic:
     def _wire_bytes(self, num_bytes: int) -> int:
         return self._channel.wire_bytes(num_bytes, self._mtu).forward
 
-    def _link_bytes(self, exchange: Exchange) -> int | None:
-        return self._collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
-
     def _streams(self, exchange: Exchange) -> Sequence[_Stream]:
         """Of each pair of participants; none where the collective counts by link."""
         if exchange not in self._found:
-            counted = self._link_bytes(exchange) is not None
+            counted = exchange.link_bytes(self._collective) is not None
             self._found[exchange] = () if counted else tuple(self._expanded(exchange))
         return self._found[exchange]
 
     def _expanded(self, exchange: Exchange) -> Iterator[_Stream]:
-        operation, count, element_bytes, _ = exchange
+        operation, count, element_bytes = exchange.operation, exchange.num_elements, exchange.element_bytes
         names = participant_names(self._world.num_workers, self._world.num_servers)
         counts = sent_bytes(self._collective, operation, self._world, count, element_bytes)
         for (sender, receiver), traffic in counts.items():

@@ -5,7 +5,7 @@ from math import prod
 from typing import NamedTuple
 
 from testbed.experiment.experiment import Experiment
-from testbed.plan.buckets import agreement, bucket_ready_s, gradients_of
+from testbed.plan.buckets import agreement, agreement_mask, bucket_ready_s, gradients_of
 from testbed.traces.table import LayerTable
 from transports.compression.base import Exchange
 
@@ -43,7 +43,7 @@ class Joining:
         forward_s = 0.0 if table is None else table.forward_s
         backward_s = [0.0] * len(counts) if table is None else bucket_ready_s(table, counts)
         self._ready_s = [forward_s + each_s for each_s in backward_s]
-        self._agreement = agreement(experiment, counts)
+        self._mask = agreement_mask(experiment, counts)
         self._num_done = 0
         self._next_s = [0.0] * len(factors)
 
@@ -66,14 +66,15 @@ class Joining:
             self._num_ready(look_s, factor) for look_s, factor in zip(looks_s, self._factors, strict=True)
         )
         chosen = self._order.choose(range(first, self._num_done), self._items)
-        buckets = tuple(self._bucket(run, self._agreement if not at else ()) for at, run in enumerate(chosen))
+        buckets = tuple(self._bucket(run, agrees=not at) for at, run in enumerate(chosen))
         return Decision(looks_s, max(looks_s) > max(ready_s), buckets)
 
     def _num_ready(self, look_s: float, factor: float) -> int:
         return sum(ready_s * factor <= look_s for ready_s in self._ready_s)
 
-    def _bucket(self, run: Sequence[int], agreed: tuple[Exchange, ...]) -> Joined:
+    def _bucket(self, run: Sequence[int], *, agrees: bool) -> Joined:
         items = self._items[run[0]], self._items[run[-1]]
         shapes = [shape for shapes in self._layers[run[0] : run[-1] + 1] for shape in shapes]
         exchanges = self._experiment.compression.exchanges(shapes, self._experiment.workers)
+        agreed = agreement(self._experiment, self._mask, exchanges) if agrees else ()
         return Joined(items[1].stop - items[0].start, self._ready_s[run[-1]], (*agreed, *exchanges))

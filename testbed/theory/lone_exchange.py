@@ -25,7 +25,7 @@ def lone_exchange_s(plan: Plan, others: Sequence[Plan] = ()) -> float:
     [exchange] = plan.exchanges
     all_reduce = exchange.operation, exchange.num_elements, exchange.element_bytes
     predicted_s = plan.prediction.predicted_s
-    if plan.collective.link_bytes(*all_reduce) is not None:
+    if exchange.link_bytes(plan.collective) is not None:
         return predicted_s
     links = plan_links(plan.directions, plan.paths, plan.participants, experiment=plan.experiment, costs=plan.costs)
     begins_s = appointment_s(plan.experiment.workers, plan.network_info.latency_s)

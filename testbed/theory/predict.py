@@ -328,7 +328,7 @@ class _Predictor:
     ) -> Exchanged:
         plan, collective = self._plan, self._chosen(exchange)
         workers = begins_s[: plan.world.num_workers]
-        own_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
+        own_bytes = exchange.link_bytes(collective)
         if own_bytes is None and max(begins_s) > min(workers):
             return self._times(exchange, collective, begins_s, quiet_s, connections)
         key = exchange, quiet_s, connections  # all workers begin together: every such exchange is as long
@@ -441,8 +441,8 @@ class _Predictor:
 
     def _fully_used_s(self, exchange: Exchange) -> float:
         """The least time of an exchange whose links do nothing else, headers left out."""
-        aggregation, size_bytes = self._plan.collective.aggregation, exchange.num_elements * exchange.element_bytes
-        if aggregation is not None and aggregation.adds(exchange.operation, exchange.element_bytes):
+        size_bytes = exchange.num_elements * exchange.element_bytes
+        if exchange.link_bytes(self._plan.collective) is not None:
             return FullAggregation(rate_bps=self._rate_bps).time_s(size_bytes)
         alone = World(num_workers=self._plan.experiment.workers)
         return bound_s(exchange.operation, world=alone, size_bytes=size_bytes, goodput_bps=self._rate_bps)

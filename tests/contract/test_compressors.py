@@ -166,6 +166,11 @@ def test_requests_are_those_declared(compressor: Compressor) -> None:
     else:
         assert requested == declared
     assert all((kind == "all_reduce") == compressor.summable for kind, *_ in requested)
+    assert [each.sums_floats for each in compressor.exchanges(SHAPES, 3) if each.operation == "all_reduce"] == [
+        request.tensor.is_floating_point() and request.operation == "sum"
+        for request in workers.requests
+        if isinstance(request, AllReduce)
+    ]
 
 
 @pytest.mark.parametrize("compressor", UNBIASED)

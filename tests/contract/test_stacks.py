@@ -106,6 +106,24 @@ def test_every_stack_gives_the_same_results(name: str) -> None:
         assert outcome.value["in order"]
 
 
+def _average_of_whole_numbers(rank: Rank, name: str) -> list[int]:
+    import torch
+
+    communicator = _open(rank, name, [])
+    values = torch.tensor([-4, 4]) if rank.rank == 0 else torch.zeros(2, dtype=torch.int64)
+    communicator.all_reduce(values, "avg").wait()
+    communicator.barrier().wait()
+    communicator.close()
+    return [int(each) for each in values]
+
+
+@pytest.mark.parametrize("name", [name for name in STACK_NAMES if name != "gloo"])
+def test_averages_of_whole_numbers_are_rounded_towards_zero(name: str) -> None:
+    """gloo has none: it divides in floats, and says that they are no whole numbers."""
+    for outcome in run_ranks(_average_of_whole_numbers, NUM_RANKS, name):
+        assert outcome.value == [-1, 1]
+
+
 def _outputs_given_back(rank: Rank, name: str) -> list[list[float]]:
     """What the caller has put into outputs since it waited for them."""
     import torch

@@ -277,7 +277,7 @@ class OpenMpiCommunicator:
             if values.is_floating_point():
                 values.div_(self.size)
             else:
-                values.div_(self.size, rounding_mode="floor")
+                values.div_(self.size, rounding_mode="trunc")
 
     def _submit(self, name: str, size_bytes: int, job: _Job) -> "Work":
         from transports.execution.communicator import Work

@@ -14,6 +14,7 @@ from transports.channels.framing import DTYPE_BYTES, DTYPES
 from transports.channels.tcp import Tcp
 from transports.collectives.base import Operation, World
 from transports.collectives.cost import bound_s, bus_factor, sent_bytes
+from transports.collectives.network_info import NetworkInfo
 from transports.compression.base import Exchange
 from transports.units import format_size
 
@@ -63,25 +64,26 @@ def matrix_shape(num_elements: int) -> tuple[int, int]:
 
 
 def wire_bytes_per_rank(
-    stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str, mtu: int = ETHERNET_MTU
+    stack: str,
+    operation: Operation,
+    *,
+    num_workers: int,
+    num_elements: int,
+    dtype: str,
+    mtu: int = ETHERNET_MTU,
+    network_info: NetworkInfo | None = None,
 ) -> int | None:
     """What the rank that sends most puts on an Ethernet of that MTU for one operation, from the schedule: headers
-    included, acknowledgements not. None for a baseline library, and where a compressor's bytes depend on the values."""
+    included, acknowledgements not. `network_info` is what the ranks' collectives knew of it. None for a baseline
+    library, and where a compressor's bytes depend on the values."""
     parsed = parse_stack(stack)
     if not isinstance(parsed, Composed) or parsed.compression.data_dependent:
         return None
-    requested_exchanges: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
-    if parsed.compression.compresses:
-        requested_exchanges = parsed.compression.exchanges([matrix_shape(num_elements)], num_workers)
-        if parsed.compression.own_type:
-            requested_exchanges = [
-                exchange._replace(element_bytes=element_bytes(dtype)) for exchange in requested_exchanges
-            ]
-    collective = parsed.collective
+    collective = parsed.collective if network_info is None else parsed.collective.with_network_info(network_info)
     world = collective.world(num_workers)
     sent = [0] * world.size
-    for exchange in requested_exchanges:
-        link_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
+    for exchange in _requested(parsed, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype):
+        link_bytes = exchange.link_bytes(collective)
         if link_bytes is not None:
             sent = [each + link_bytes for each in sent]
             continue
@@ -90,6 +92,18 @@ def wire_bytes_per_rank(
             payload_bytes = count.payload_bytes + count.num_messages * parsed.channel.header_bytes
             sent[sender] += parsed.channel.wire_bytes(payload_bytes, mtu).forward
     return max(sent[:num_workers])
+
+
+def _requested(
+    stack: Composed, operation: Operation, *, num_workers: int, num_elements: int, dtype: str
+) -> Sequence[Exchange]:
+    """What one operation asks of the collective."""
+    if not stack.compression.compresses:
+        return [Exchange(operation, num_elements, element_bytes(dtype), sums_floats="float" in dtype)]
+    requested = stack.compression.exchanges([matrix_shape(num_elements)], num_workers)
+    if stack.compression.own_type:
+        return [exchange._replace(element_bytes=element_bytes(dtype)) for exchange in requested]
+    return requested
 
 
 def task_bound_s(operation: Operation, *, num_workers: int, size_bytes: int, rate_bps: float, mtu: int) -> float:
@@ -108,9 +122,10 @@ def schedule_bound_s(
     size_bytes, world = num_elements * element_bytes(dtype), World(num_workers=num_workers)
     if isinstance(parsed, Composed):
         world = parsed.collective.world(num_workers)
-        link_bytes = parsed.collective.link_bytes(operation, num_elements, element_bytes(dtype))
-        if link_bytes is not None:
-            return link_bytes * 8 / rate_bps
+        requested = _requested(parsed, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype)
+        counted = [count for each in requested if (count := each.link_bytes(parsed.collective)) is not None]
+        if len(counted) == len(requested):
+            return sum(counted) * 8 / rate_bps
     goodput_bps = rate_bps * Tcp().goodput_fraction(mtu)
     return bound_s(operation, world=world, size_bytes=size_bytes, goodput_bps=goodput_bps)
 
@@ -123,10 +138,12 @@ def summarise(
     num_workers: int,
     rate_bps: float | None,
     mtu: int = ETHERNET_MTU,
+    network_info: NetworkInfo | None = None,
 ) -> list[Row]:
     """One row for each stack and size, in the order of the samples. The time of an operation is that of its slowest
     rank, its CPU time that of all ranks together; GB moved are what bus bandwidth counts, times the ranks. With
-    the rate of every rank's link, each stack has the task's bound and its own."""
+    the rate of every rank's link, each stack has the task's bound and its own. `network_info` is what the ranks'
+    collectives knew of the links."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -149,7 +166,13 @@ def summarise(
             "algbw_bps": size_bytes * 8 / median_s,
             "busbw_bps": size_bytes * 8 / median_s * factor,
             "wire_bytes_per_rank": wire_bytes_per_rank(
-                stack, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype, mtu=mtu
+                stack,
+                operation,
+                num_workers=num_workers,
+                num_elements=num_elements,
+                dtype=dtype,
+                mtu=mtu,
+                network_info=network_info,
             ),
             "cpu_s": cpu_s,
             "cpu_s_per_gb": cpu_s / moved_bytes * 1e9 if moved_bytes else None,

@@ -50,9 +50,10 @@ def parse_stack(text: str) -> StackLike:
             collective, channel = f"{collective}:dataplane={channel}", "tcp"
         compressor = _with_options(COMPRESSORS, compression or "none")
         if compressor.settled_after:
+            always = COMPRESSORS.parse(compressor.kind).settled_after
             raise OptionError(
                 f"{text!r}: {compressor.kind} begins after {compressor.settled_after} iterations of training, and what "
-                "is timed by itself has none; leave that option out"
+                f"is timed by itself has none; {'time a training, by `testbed run`' if always else 'leave start out'}"
             )
         return Composed(_with_options(COLLECTIVES, collective), _with_options(CHANNELS, channel), compressor)
     if text.partition(":")[0] in STACKS.kinds():

@@ -95,6 +95,10 @@ class World:
         return self.num_workers + self.num_servers
 
 
+COUNT_BYTES: Final = 8
+"""Of what :meth:`Reducer.settle` tells every other member: an int64."""
+
+
 class Reducer(Protocol):
     """Sums floats for one member in the schedule's stead. Driven by the group's communication thread, apart from
     :meth:`cancel` and :meth:`statistics`."""
@@ -169,8 +173,8 @@ class Collective(Options):
         return None
 
     def link_bytes(self, operation: Operation, num_elements: int, element_bytes: int) -> int | None:  # noqa: ARG002
-        """What each worker's link carries each way in such an exchange where something on the way does it; None: the
-        participants do, by the schedule (`cost.sent_bytes`)."""
+        """What each worker's link carries each way in such an exchange, of floats, where something on the way does it;
+        None: the participants do, by the schedule (`cost.sent_bytes`)."""
         return None
 
     def exchange_s(

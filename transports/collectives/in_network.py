@@ -124,7 +124,7 @@ class InNetwork(Ring):
         )
 
     def adds(self, operation: Operation, element_bytes: int) -> bool:
-        """Whether the switch does such an exchange of gradients."""
+        """Whether the switch does such an exchange of floats."""
         return operation == "all_reduce" and element_bytes in SUMMED_BYTES
 
     @property

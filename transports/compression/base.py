@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field, model_validator
 
-from transports.collectives.base import Operation
+from transports.collectives.base import Collective, Operation
 from transports.errors import OptionError
 from transports.registry import Options, Registry
 from transports.units import Fraction
@@ -110,11 +110,19 @@ class Exchange(NamedTuple):
     element_bytes: int
     of_gradients: bool = True
     """False: workers agree on something by it."""
+    sums_floats: bool = True
+    """False: an all_reduce of integers, or one that takes the greatest, which nothing on the way does."""
 
     def payload_bytes(self, num_workers: int) -> int:
         """What one worker hands over of gradients."""
         size_bytes = self.num_elements * self.element_bytes * self.of_gradients
         return size_bytes // num_workers if self.operation == "all_gather" else size_bytes
+
+    def link_bytes(self, collective: Collective) -> int | None:
+        """See :meth:`Collective.link_bytes`."""
+        if not self.sums_floats:
+            return None
+        return collective.link_bytes(self.operation, self.num_elements, self.element_bytes)
 
 
 Pattern = Literal["reduce", "gather", "two_phase"]

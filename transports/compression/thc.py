@@ -21,6 +21,7 @@ from transports.compression.base import (
     AllReduce,
     Array,
     Codec,
+    Exchange,
     Exchanging,
     Layout,
     Place,
@@ -66,6 +67,10 @@ class TensorHomomorphic(Summed):
     def reductions(self, shapes: Sequence[Shape]) -> Sequence[tuple[int, int]]:
         """The scale; the registers."""
         return [(1, 4), (filled(count(shapes)), self.register_bits // 8)]
+
+    def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:
+        """All-reduces: of the greatest scale, of integers."""
+        return [each._replace(sums_floats=False) for each in super().exchanges(shapes, num_workers)]
 
     def codec(self, place: Place) -> Codec:
         """One worker's."""

@@ -273,7 +273,8 @@ class Transport:
 
         def tell(count: int) -> list[int]:
             counts = torch.empty(self.size, dtype=torch.int64)
-            self.all_gather(counts, torch.tensor([count]))
+            # To everybody at once: an all_gather goes around the ring, and every operation after a sum would wait.
+            self.all_to_all(list(counts.chunk(self.size)), [torch.tensor([count])] * self.size)
             return [int(each) for each in counts]
 
         return self.reducer is not None and self.reducer.settle(tell, self.broadcast, values)

@@ -123,16 +123,18 @@ class GradientEngine:
         """Return when that layer's gradient is the mean of all members', in `grad`; at once, and False, when there is
         none to wait for.
 
-        Raises DistBackendError when the exchange failed, and OptionError when this member's backward has not made it.
+        Raises DistBackendError when the exchange failed, and OptionError when this member's backward has not made it,
+        or another that goes out with it or before it.
         """
         if layer in self._taken:
             return False
-        if self._gradients_missing[layer]:
-            missing = sum(map(len, self.layers[:layer])) + 1
-            raise OptionError(
-                f"backward has made no gradient for all of layer {layer} (parameter {missing} of "
-                f"{len(self._parameters)} and what follows it): every parameter must be used in every backward pass"
-            )
+        for needed in self._needed(layer):
+            if self._gradients_missing[needed]:
+                missing = sum(map(len, self.layers[:needed])) + 1
+                raise OptionError(
+                    f"backward has made no gradient for all of layer {needed} (parameter {missing} of "
+                    f"{len(self._parameters)} and what follows it): every parameter must be used in every backward pass"
+                )
         wanted = self._items_of[layer]
         with self._around_wait(layer), self._changed:
             self._changed.wait_for(lambda: self._error is not None or self._done.issuperset(wanted))
@@ -149,6 +151,13 @@ class GradientEngine:
         """Wait for all layers. Raises what :meth:`wait` raises."""
         for layer in range(len(self.layers)):
             self.wait(layer)
+
+    def _needed(self, layer: int) -> Sequence[int]:
+        """The layers without which that layer's gradient does not go out."""
+        if self._order.agrees:
+            return [layer]
+        last = self._items_of[layer][-1]
+        return [each for each, numbers in enumerate(self._items_of) if numbers[0] <= last]
 
     def _layout(self, item: Item, runs: Sequence[Item]) -> Layout:
         """Whole parameters keep their shape; a part of a layer is a vector of its own."""

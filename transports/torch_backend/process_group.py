@@ -156,8 +156,9 @@ def _servers_meet(options: ProcessGroupOptions) -> tuple[str, Store]:
 
 def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
     """Those of a group's members. Raises OptionError where there are not as many as ranks."""
-    if racks and not dist.is_initialized() and len(racks) != backend_options.group_size:
-        raise OptionError(f"TESTBED_RACKS: {len(racks)} numbers for {backend_options.group_size} ranks: one for each")
+    num_ranks = dist.get_world_size() if dist.is_initialized() else backend_options.group_size
+    if racks and len(racks) != num_ranks:
+        raise OptionError(f"TESTBED_RACKS: {len(racks)} numbers for {num_ranks} ranks: one for each")
     members = backend_options.global_ranks_in_group or range(backend_options.group_size)
     return tuple(racks[member] for member in members) if racks else ()
 

@@ -375,7 +375,13 @@ class _Simulator:
             for bucket in self._buckets[0][iteration]:
                 for each in bucket.exchanges:
                     starts_s = np.maximum(free_s, begins_s + bucket.ready_s * factors)
-                    free_s = exchange.all_reduce(self._chosen(each), each.num_elements, each.element_bytes, starts_s)
+                    free_s = exchange.all_reduce(
+                        self._chosen(each),
+                        each.num_elements,
+                        each.element_bytes,
+                        starts_s,
+                        sums_floats=each.sums_floats,
+                    )
                     if iteration == 0:
                         exchanged_s.append(float(free_s.max() - starts_s.max()))
             begins_s = np.maximum(free_s, begins_s + self._passes_s * factors) + self._update_s * factors
@@ -553,5 +559,4 @@ class _Simulator:
 
 def _adds(collective: Collective, exchange: Exchange) -> bool:
     """Whether something on the way does the exchange."""
-    carried = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
-    return carried is not None
+    return exchange.link_bytes(collective) is not None

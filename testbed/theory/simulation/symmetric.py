@@ -47,10 +47,18 @@ class SymmetricExchange:
         self.link_bytes = np.zeros(len(self.network))
         self._trees: dict[str | None, AggregationTree] = {}
 
-    def all_reduce(self, collective: Collective, num_elements: int, element_bytes: int, ready_s: Floats) -> Floats:
+    def all_reduce(
+        self,
+        collective: Collective,
+        num_elements: int,
+        element_bytes: int,
+        ready_s: Floats,
+        *,
+        sums_floats: bool = True,
+    ) -> Floats:
         """(workers,): when each is done, given when each begins. Raises ValueError for one that has no phases."""
         aggregation = collective.aggregation
-        if aggregation is not None and aggregation.adds("all_reduce", element_bytes):
+        if sums_floats and aggregation is not None and aggregation.adds("all_reduce", element_bytes):
             return self._aggregation(aggregation, num_elements, ready_s)
         phases = collective.phases(self.world, num_elements, element_bytes)
         if phases is None:

@@ -100,6 +100,24 @@ def test_priority_agrees_before_each_part_and_sends_the_same_bytes() -> None:
     assert sum(made.traffic.values()) == pytest.approx(sum(without.traffic.values()), rel=0.01)
 
 
+def test_what_is_summed_on_its_way_is_settled_before_the_next_agreement() -> None:
+    keys = {"fusion": {"kind": "priority", "bytes": "200kB"}, "collective": "in_network"}
+    made, settling = plan(**keys), Exchange("all_to_all", 4, 8, of_gradients=False)
+    assert made.exchanges[::3] == (settling,) * len(made.buckets)
+    assert {each.operation for each in made.exchanges[2::3]} == {"all_reduce"}
+    assert settling not in plan(**keys, compression="top_k").exchanges, "nothing is summed"
+    assert settling not in plan(collective="in_network").exchanges, "one sum after the other needs none"
+
+
+@pytest.mark.parametrize("register_bits", [8, 16])
+def test_integers_and_a_maximum_are_planned_around_the_ring(register_bits: int) -> None:
+    compression = {"kind": "thc", "register_bits": register_bits}
+    switch, ring = (plan(collective=kind, compression=compression) for kind in ("in_network", "ring"))
+    assert switch.traffic == ring.traffic
+    assert switch.prediction.predicted_s == pytest.approx(ring.prediction.predicted_s)
+    assert not any(each.sums_floats for each in switch.exchanges)
+
+
 def test_layers_are_merged_where_starting_costs_more_than_waiting() -> None:
     near = plan(fusion={"kind": "merged", "backward": "200ms"}, link={"rate": "1gbit"})
     far = plan(fusion={"kind": "merged", "backward": "200ms"}, link={"rate": "1gbit", "delay": "20ms"})

@@ -182,6 +182,13 @@ def test_the_simulation_has_the_plan_s_buckets() -> None:
     assert found.models["flow simulation"] == whole.models["flow simulation"]
 
 
+def test_integers_go_around_the_ring_beside_an_aggregating_switch_too() -> None:
+    integers = {"kind": "thc", "register_bits": 16}
+    switch, ring = (predicted(compression=integers, collective=kind) for kind in ("in_network", "ring"))
+    assert switch.iteration_time_s == pytest.approx(ring.iteration_time_s)
+    assert switch.models == pytest.approx(ring.models)
+
+
 def test_computing_that_is_not_known_is_left_out() -> None:
     found = predict_iteration(make_plan(validate({"name": "x"})))
     assert found.compute_s is None

@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,6 +15,7 @@ from transports.bench.rows import (
     wire_bytes_per_rank,
 )
 from transports.channels.tcp import Tcp
+from transports.collectives.network_info import NetworkInfo
 
 RATE_BPS = 8e6 / Tcp().goodput_fraction(1500)
 
@@ -76,6 +78,35 @@ def test_wire_bytes_follow_the_schedule_and_the_compression() -> None:
     assert of("ring/tcp/threshold:threshold=0.1:error_feedback=false") is None
 
 
+def test_wire_bytes_are_of_the_collective_that_ranks_choose_on_these_links() -> None:
+    info = NetworkInfo(latency_s=1e-6, rate_bps=1e11)
+    options: dict[str, Any] = {"num_workers": 4, "num_elements": 25_000, "dtype": "float32"}
+
+    def chosen(network_info: NetworkInfo | None) -> int | None:
+        return wire_bytes_per_rank("auto/tcp", "all_reduce", **options, network_info=network_info)
+
+    assert chosen(info) == wire_bytes_per_rank("recursive_doubling/tcp", "all_reduce", **options)
+    assert chosen(None) != chosen(info)
+    samples = [replace(sample, stack="auto/tcp", size_bytes=100_000) for sample in _samples()]
+    (row,) = summarise(
+        samples, operation="all_reduce", dtype="float32", num_workers=4, rate_bps=None, network_info=info
+    )
+    assert row["wire_bytes_per_rank"] == chosen(info)
+
+
+def test_what_is_no_sum_of_floats_is_the_ring_s_beside_an_aggregating_switch_too() -> None:
+    options: dict[str, Any] = {"num_workers": 4, "num_elements": 2**20}
+    for compression, dtype in [("/thc:register_bits=16", "float32"), ("/thc", "float32"), ("", "int32"), ("", "int16")]:
+        ring, switch = (
+            (
+                wire_bytes_per_rank(f"{below}{compression}", "all_reduce", dtype=dtype, **options),
+                schedule_bound_s(f"{below}{compression}", "all_reduce", dtype=dtype, rate_bps=1e8, mtu=1500, **options),
+            )
+            for below in ("ring/tcp", "in_network/ebpf")
+        )
+        assert ring == switch
+
+
 def test_a_narrow_terminal_shows_whole_words_of_the_columns_that_matter() -> None:
     rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, rate_bps=RATE_BPS)
     out = io.StringIO()
@@ -96,7 +127,7 @@ def test_each_stack_has_the_bound_of_what_its_links_must_carry_and_the_tasks() -
     assert of("ring/tcp", mtu=9000) == pytest.approx(1.5 * 2**22 * 9014 / 8948)
     assert of("parameter_server:servers=4/tcp") == pytest.approx(2**22 * 1514 / 1448)
     assert of("parameter_server:servers=2/tcp") == pytest.approx(2 * 2**22 * 1514 / 1448)
-    assert of("in_network/ebpf") == pytest.approx(4096 * 1080)
+    assert of("in_network/ebpf") == of("in_network/ebpf/fp16") == pytest.approx(4096 * 1080)
     assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8248)
     samples = [replace(sample, stack="in_network/ebpf") for sample in _samples()]
     (row,) = summarise(samples, operation="all_reduce", dtype="float32", num_workers=2, rate_bps=RATE_BPS)

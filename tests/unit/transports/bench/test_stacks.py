@@ -29,8 +29,11 @@ def test_a_compression_stands_behind_the_channel() -> None:
 
 
 def test_what_begins_later_in_training_cannot_be_timed_by_itself() -> None:
-    with pytest.raises(OptionError, match="begins after 5 iterations of training"):
+    with pytest.raises(OptionError, match=r"begins after 5 iterations of training.*; leave start out"):
         parse_stack("ring/tcp/powersgd:start=5")
+    for text in ("ring/tcp/onebit_adam", "ring/tcp/onebit_adam:start=1"):  # which it cannot be without
+        with pytest.raises(OptionError, match=r"onebit_adam begins after . iterations of .*; time a training"):
+            parse_stack(text)
 
 
 def test_options_stand_behind_a_kind() -> None:

@@ -15,10 +15,12 @@ from switch_agg.wire import PORTS
 from tests.loopback import own_address
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS
+from transports.channels.framing import DTYPE_BYTES
 from transports.collectives._switch_reducer import SwitchReducer
-from transports.collectives.base import COLLECTIVES
+from transports.collectives.base import COLLECTIVES, COUNT_BYTES
 from transports.errors import TransportError
 from transports.execution.communicator import Communicator
+from transports.execution.executor import Program
 from transports.group import Group
 
 AGGREGATOR = own_address(0)
@@ -96,6 +98,29 @@ def test_everything_else_goes_around_the_ring(plane: ReferenceDataPlane) -> None
         assert torch.equal(greatest, torch.stack([own(rank) for rank in range(SIZE)]).amax(dim=0))
         assert whole == 6
     assert plane.counters().rx == 0
+
+
+def test_what_comes_after_a_sum_waits_for_one_message_from_everybody(plane: ReferenceDataPlane) -> None:
+    """Around the ring it would be SIZE - 1, one after the other."""
+
+    def body(communicator: Communicator) -> list[tuple[str, int]]:
+        executor = communicator._transport._executor
+        run_program, done = executor.run, list[tuple[str, int]]()
+
+        def noted(program: Program, *arguments: Any, **keys: Any) -> Any:
+            exchange = program.exchange
+            done.append((exchange.operation, exchange.num_elements * DTYPE_BYTES[exchange.dtype]))
+            return run_program(program, *arguments, **keys)
+
+        executor.run = noted  # type: ignore[method-assign]
+        for _ in range(2):
+            communicator.all_reduce(own(communicator.rank)).wait()
+        for _ in range(2):
+            communicator.barrier().wait()
+        return done
+
+    for done in run(body):
+        assert done == [("all_to_all", SIZE * COUNT_BYTES), ("barrier", 1), ("barrier", 1)]
 
 
 def test_a_bucket_is_known_again_in_the_next_iteration(plane: ReferenceDataPlane) -> None:

@@ -171,6 +171,38 @@ def test_what_cannot_be_served_is_refused_and_a_missing_gradient_named() -> None
         assert "again before the one before it was waited for" in again
 
 
+def _unused(rank: Rank) -> list[str]:
+    """What is said of each of four layers, two in a group, when backward does not come to it."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from transports.errors import OptionError
+    from transports.torch_backend.engine import GradientEngine
+    from transports.torch_backend.ordering import Grouped
+
+    group, said = _group(rank), []
+    for unused in range(4):
+        layers = [nn.Linear(4, 4) for _ in range(4)]
+        parameters = [each for layer in layers for each in layer.parameters()]
+        engine = GradientEngine(parameters, group, Grouped(counts=(40, 40)))
+        del layers[unused]
+        nn.Sequential(*layers)(torch.ones(4)).sum().backward()
+        try:
+            engine.finish()
+        except OptionError as error:
+            said.append(str(error))
+    dist.destroy_process_group()
+    return said
+
+
+def test_a_layer_that_is_not_used_is_named_where_its_group_would_keep_others_waiting() -> None:
+    for outcome in run_ranks(_unused, 2):
+        for unused, said in enumerate(outcome.value):
+            assert f"no gradient for all of layer {unused} (parameter {2 * unused + 1} of 8" in said
+        assert len(outcome.value) == 4
+
+
 def _lost(rank: Rank) -> str:
     import os
 

@@ -1,7 +1,9 @@
+import os
 import socket
 
 import pytest
 
+from tests.ranks import Rank, join_group, run_ranks
 from transports.channels.base import CHANNELS
 from transports.channels.tcp import Tcp
 from transports.errors import OptionError, UnsupportedError
@@ -77,3 +79,24 @@ def test_racks_are_a_number_for_each_rank() -> None:
     assert rack_numbers({"TESTBED_RACKS": "0,0,1"}) == (0, 0, 1)
     with pytest.raises(OptionError, match="TESTBED_RACKS: 'a,b'"):
         rack_numbers({"TESTBED_RACKS": "a,b"})
+
+
+def _beside_gloo(rank: Rank) -> list[str]:
+    """What further groups say, with racks for one rank of two, and for three."""
+    import torch.distributed as dist
+
+    join_group(rank, "gloo")
+    said = []
+    for racks in ("0", "0,0,1"):
+        os.environ["TESTBED_RACKS"] = racks
+        try:
+            dist.new_group(backend="testbed")
+        except OptionError as error:
+            said.append(str(error))
+    dist.destroy_process_group()
+    return said
+
+
+def test_racks_of_a_further_group_are_those_of_all_ranks() -> None:
+    for outcome in run_ranks(_beside_gloo, 2):
+        assert outcome.value == [f"TESTBED_RACKS: {count} numbers for 2 ranks: one for each" for count in (1, 3)]

@@ -133,6 +133,16 @@ def test_aggregation_is_that_of_the_closed_form() -> None:
         assert found.exchanged_s == pytest.approx([expected_s], rel=1e-3)
 
 
+@pytest.mark.parametrize("num_workers", [4, 128])
+def test_integers_are_not_aggregated(num_workers: int) -> None:
+    integers = {"kind": "thc", "register_bits": 16}
+    switch, ring = (
+        simulated(num_workers, collective=kind, compression=integers, fusion="none") for kind in ("in_network", "ring")
+    )
+    assert switch.method == ring.method == ("messages" if num_workers == 4 else "steps")
+    assert switch.iteration_time_s == pytest.approx(ring.iteration_time_s)
+
+
 def test_few_slots_slow_aggregation_and_jobs_have_their_own() -> None:
     many = simulated(collective="in_network", link={"rate": "1gbit", "delay": "5ms"}, fusion="none")
     few = {"kind": "in_network", "num_slots": 16}
