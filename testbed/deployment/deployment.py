@@ -254,10 +254,11 @@ class Deployment:
         """
         before, hop = self.directions[direction.hop], direction.hop
         try:
-            if direction.shaper is not None and direction.shaper != before.shaper:
-                self._change_shaper(direction.sender, direction.shaper)
             if direction.delay_stage and before.delay_stage and direction.delay_stage != before.delay_stage:
                 self._change_stage(direction, before.delay_stage, direction.delay_stage)
+            # After the stage, which may take processes: bytes are compared with the rate that `directions` say.
+            if direction.shaper is not None and direction.shaper != before.shaper:
+                self._change_shaper(direction.sender, direction.shaper)
             if down != (hop in self._down):
                 control, index = self._control(direction.receiver)
                 (control.set_down if down else control.set_up)(index)
