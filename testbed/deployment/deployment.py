@@ -83,8 +83,8 @@ class Deployment:
         self.aggregator_reports: list[AggregatorReport] = []
         """Of each aggregator, once :meth:`read_aggregators` has been called."""
         self.serving: dict[str, int] = {}
-        """The processes beside the workers that move gradients, parameter servers and aggregators in user space, by
-        name."""
+        """The processes beside the workers that serve them, by name: parameter servers, aggregators in user space and
+        the storage node, which moves no gradients."""
         self.working: dict[str, int] = {}
         """The workers' processes, by the name of their host."""
         self.holders: dict[str, int] = {}

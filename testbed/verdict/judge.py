@@ -174,9 +174,10 @@ def _priorities(facts: Facts, _: Results) -> Iterator[Reason]:
     if facts.gradient_threads is not None and facts.gradient_threads.ordinary:
         yield Reason(
             "degraded",
-            "threads that move gradients were to run before those that compute, and when the measured iterations ended "
-            f"did not ({_listed(facts.gradient_threads.ordinary)}): somebody changed it (chrt, a daemon that sets "
-            "priorities), or they were started by threads that compute; part of the times is this machine's",
+            "threads that move gradients or serve training data were to run before those that compute, and when the "
+            f"measured iterations ended did not ({_listed(facts.gradient_threads.ordinary)}): somebody changed it "
+            "(chrt, a daemon that sets priorities), or they were started by threads that compute; part of the times is "
+            "this machine's",
         )
 
 
