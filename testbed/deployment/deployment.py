@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -460,7 +460,8 @@ def deploy(
     contained = runtime.holders if runtime else {}
     network = EmulatedNetwork(plan, state, machines.holders if machines else contained)
     hosts: dict[str, Host] = {}
-    try:
+    with ExitStack() as stack:  # what one of them raises keeps no other from being stopped
+        stack.callback(network.stop)
         network.build()
         if machines is not None:
             machines.make_links()
@@ -471,6 +472,10 @@ def deploy(
                 hosts[node.name] = NamespaceHost(node.name, pid, state=state, log_directory=log_directory)
             else:
                 hosts[node.name] = runtime.host(node.name, pid)
+        for host in reversed(hosts.values()):
+            stack.callback(host.stop)
+        for host in hosts.values():
+            stack.callback(host.tell_to_end)
         deployment = Deployment(
             plan,
             hosts,
@@ -488,13 +493,5 @@ def deploy(
                 "the kernel did not take what was requested:\n  " + "\n  ".join(differences) + "\n"
                 "run `testbed doctor` to see what this machine can do"
             )
-        try:
-            yield deployment
-        finally:
-            deployment.close()
-    finally:
-        for host in hosts.values():
-            host.tell_to_end()
-        for host in hosts.values():
-            host.stop()
-        network.stop()
+        stack.callback(deployment.close)
+        yield deployment

@@ -1,8 +1,15 @@
 """What a deployment does with one direction, without a kernel; tests/integration/test_live_links.py has one."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from testbed.deployment.deployment import Deployment
+import pytest
+
+from testbed.deployment import mininet_nodes
+from testbed.deployment.deployment import Deployment, deploy
+from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.base import DelayStage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import parse_override
@@ -11,6 +18,7 @@ from testbed.plan.addressing import Port
 from testbed.plan.direction import Direction
 from testbed.plan.link_configuration import changed_links
 from testbed.plan.plan import Plan, make_plan
+from testbed.system.run_state import RunState, new_run_id
 
 
 def planned(backend: str) -> Plan:
@@ -58,3 +66,56 @@ def test_a_rate_is_in_force_and_known_at_the_same_moment_however_long_the_delay_
     deployment.change(changed(plan, rate="200mbit", delay="5ms"), down=False)
     assert deployment.order == [("stage of s0", 100e6), ("shaper of w1: 2e+08", 100e6)]
     assert deployment.directions["w1", "s0"].rate_bps == 200e6
+
+
+class Network:
+    """Of Mininet's, without namespaces."""
+
+    def __init__(self, stopped: list[str]) -> None:
+        self._stopped = stopped
+
+    def build(self) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def get(self, name: str) -> SimpleNamespace:
+        del name
+        return SimpleNamespace(pid=1)
+
+    def stop(self) -> None:
+        self._stopped.append("network")
+
+
+class Host:
+    """In which nothing can be set, and of which the first cannot be stopped either."""
+
+    def __init__(self, name: str, stopped: list[str]) -> None:
+        self._name = name
+        self._stopped = stopped
+
+    def entered(self) -> AbstractContextManager[None]:
+        raise MissingRequirementError(f"{self._name} cannot be entered")
+
+    def tell_to_end(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self._stopped.append(self._name)
+        if self._name == "w0":
+            raise OSError("its control group is busy")
+
+
+def test_a_host_that_cannot_be_stopped_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[str] = []
+    monkeypatch.setattr(mininet_nodes, "EmulatedNetwork", lambda *_: Network(stopped))
+    runtime: Any = SimpleNamespace(holders={}, host=lambda name, _: Host(name, stopped))
+    state = RunState.create(new_run_id(), root=tmp_path)
+    with (
+        pytest.raises(OSError, match="busy") as raised,
+        deploy(planned("netem"), state, log_directory=tmp_path, runtime=runtime),
+    ):
+        pass
+    assert isinstance(raised.value.__context__, MissingRequirementError)
+    assert stopped == ["w0", "w1", "s0", "network"]
