@@ -1,6 +1,9 @@
 """What a deployment does with one direction, without a kernel; tests/integration/test_live_links.py has one."""
 
+import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +14,7 @@ from testbed.deployment import mininet_nodes
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.base import DelayStage
+from testbed.experiment.delay_backends.netem import NetemStage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import parse_override
 from testbed.links.htb import Shaper
@@ -23,13 +27,14 @@ from testbed.system.run_state import RunState, new_run_id
 
 def planned(backend: str) -> Plan:
     return make_plan(
-        validate({"name": "t", "workers": 2, "link": {"delay": "40ms", "backend": backend}}),
+        validate({"name": "t", "workers": 2, "link": {"delay": "40ms", "backend": backend}, "packet_mode": "mtu"}),
         works=lambda name: name == backend,
     )
 
 
-def changed(plan: Plan, **settings: str) -> Direction:
-    """The direction from w1 to s0 with these settings."""
+def changed(deployment: Deployment, **settings: str) -> Direction:
+    """The direction from w1 to s0 with these settings, the others as the spec has them."""
+    plan = deployment.planned
     (requested,) = (
         each
         for each in changed_links(
@@ -41,7 +46,7 @@ def changed(plan: Plan, **settings: str) -> Direction:
         )
         if each.hop == ("w1", "s0")
     )
-    return plan.changed(next(each for each in plan.directions if each.hop == requested.hop), requested)
+    return plan.changed(deployment.directions[requested.hop], requested)
 
 
 class Ordered(Deployment):
@@ -61,11 +66,87 @@ class Ordered(Deployment):
 
 def test_a_rate_is_in_force_and_known_at_the_same_moment_however_long_the_delay_takes() -> None:
     """A sample between the two would have bytes of the one rate and say the other: a higher one is impossible then."""
-    plan = planned("netem")
-    deployment = Ordered(plan)
-    deployment.change(changed(plan, rate="200mbit", delay="5ms"), down=False)
+    deployment = Ordered(planned("netem"))
+    deployment.change(changed(deployment, rate="200mbit", delay="5ms"), down=False)
     assert deployment.order == [("stage of s0", 100e6), ("shaper of w1: 2e+08", 100e6)]
     assert deployment.directions["w1", "s0"].rate_bps == 200e6
+
+
+class Tc:
+    """A node whose `tc` takes changes of one netem and prints them as iproute2 6.6 does; `deaf` where they go nowhere,
+    older where it knows no seed."""
+
+    def __init__(self, stage: NetemStage, *, knows_seeds: bool = True, deaf: bool = False) -> None:
+        self._stage = stage
+        self._knows_seeds = knows_seeds
+        self._deaf = deaf
+        self._options: dict[str, Any] = {}
+        self.redirected_to = stage.device
+        self.num_processes = 0
+
+    def execute(self, argv: Sequence[str], *, stdin: str = "") -> str:
+        assert argv == ["tc", "-j", "-d", "-batch", "-"]
+        self.num_processes += 1
+        return "\n".join(filter(None, map(self._answer, stdin.splitlines())))
+
+    def _answer(self, line: str) -> str:
+        if line == "qdisc show":
+            netem = {"kind": "netem", "dev": self._stage.device, "root": True, "options": self._options}
+            return json.dumps([{"kind": "noqueue", "dev": "lo", "root": True}, netem])
+        if line == f"filter show dev {self._stage.interface} ingress":
+            mirred = {"kind": "mirred", "mirred_action": "redirect", "to_dev": self.redirected_to}
+            return json.dumps([{"options": {"match": {"mask": "0"}, "actions": [mirred]}}])
+        words = line.split()
+        assert words[:4] == ["qdisc", "change", "dev", self._stage.device]
+        after = dict(pairwise(words))
+        if "seed" in after and not self._knows_seeds:
+            raise MissingRequirementError('What is "seed"?')
+        if not self._deaf:
+            self._options = {
+                "limit": int(after["limit"]),
+                "delay": {"delay": float(after["delay"].removesuffix("us")) * 1e-6, "jitter": 0},
+                "loss-random": {"loss": float(after.get("random", "0%").removesuffix("%")) / 100},
+                **({"seed": int(after["seed"])} if "seed" in after else {}),
+            }
+        return ""
+
+
+def with_tc(**keys: bool) -> tuple[Deployment, Tc]:
+    plan = planned("netem")
+    (stage,) = (each.delay_stage for each in plan.directions if each.hop == ("w1", "s0"))
+    assert isinstance(stage, NetemStage)
+    hosts: dict[str, Any] = {"s0": (tc := Tc(stage, **keys))}
+    return Deployment(plan, hosts, counters_directory=Path(), scratch_directory=Path()), tc
+
+
+def test_a_step_of_netem_is_one_process_with_its_seed_and_its_read_back() -> None:
+    """Ten steps a second of several links leave no time for more."""
+    deployment, tc = with_tc()
+    deployment.change(changed(deployment, delay="5ms", loss="1%"), down=False)
+    assert tc.num_processes == 1
+    deployment.change(changed(deployment, delay="6ms", loss="1%"), down=False)
+    assert tc.num_processes == 2
+
+
+def test_where_seeds_are_not_known_that_is_found_once() -> None:
+    deployment, tc = with_tc(knows_seeds=False)
+    deployment.change(changed(deployment, delay="5ms", loss="1%"), down=False)
+    assert tc.num_processes == 2
+    deployment.change(changed(deployment, delay="6ms", loss="1%"), down=False)
+    assert tc.num_processes == 3
+
+
+def test_a_step_that_the_kernel_does_not_take_ends_the_run() -> None:
+    deployment, _ = with_tc(deaf=True)
+    with pytest.raises(MissingRequirementError, match=r"did not take a change: .*delay is 0\.0, requested 0\.005"):
+        deployment.change(changed(deployment, delay="5ms"), down=False)
+
+
+def test_a_step_of_a_delay_line_that_packets_no_longer_pass_ends_the_run() -> None:
+    deployment, tc = with_tc()
+    tc.redirected_to = "lo"
+    with pytest.raises(MissingRequirementError, match=r"what arrives goes to \['lo'\]"):
+        deployment.change(changed(deployment, delay="5ms"), down=False)
 
 
 class Network:
