@@ -44,7 +44,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/commands/options.py": "tests/end_to_end/test_commands.py",
     "testbed/deployment/background.py": "tests/integration/test_background.py",
     "testbed/deployment/delay_daemon.py": "tests/integration/test_delay_lines.py",
-    "testbed/deployment/deployment.py": "tests/integration/test_links.py",
     "testbed/deployment/mininet_nodes.py": "tests/integration/test_deploy.py",
     "testbed/errors.py": "tests/unit/testbed/experiment/test_experiment.py",
     "testbed/experiment/iterative.py": "tests/unit/testbed/experiment/workloads/test_training.py",

@@ -81,6 +81,8 @@ class LiveLinks:
         self._requested = list(plan.requested.values())
         self.num_scheduled_done = 0
         """Changes of the spec's schedule that have been made; steps of traces not counted."""
+        self.late_s = 0.0
+        """How long after its time a change of the schedule or of a trace had been made, at most; virtual."""
 
     def accept(self, on_link_changes: Callable[[Sequence[LinkChangeEvent]], None]) -> None:
         """From now on links may be changed; `on_link_changes` hears of every change, on the thread that made it."""
@@ -216,6 +218,7 @@ class LiveLinks:
                 self._error = RunFailedError(f"{change.key}: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
                 return
+            self.late_s = max(self.late_s, self._clock.virtual_s(time.monotonic() - due_s))
             self.num_scheduled_done += change.source == "schedule"
 
 

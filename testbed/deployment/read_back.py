@@ -46,8 +46,15 @@ def read_node(node: NodePlan, host: Host) -> dict[str, Any]:
     }
 
 
+def read_delay_line(interface: str, host: Host, commands: Sequence[str]) -> dict[str, Any]:
+    """What :func:`read_node` says of the qdiscs that delay what arrives at a port, after these commands of `tc -batch`,
+    in the same process. Raises MissingRequirementError when one of them fails."""
+    qdiscs, filters = answers(host, "tc", [*commands, "qdisc show", f"filter show dev {interface} ingress"])
+    return {"qdiscs": qdiscs, "redirects": {interface: redirects(filters)}}
+
+
 def answers(host: Host, program: str, questions: Sequence[str]) -> list[Any]:
-    """What `ip` or `tc` answers, in one process: starting one takes longer than answering."""
+    """What `ip` or `tc` answers, in one process: starting one takes longer than answering. Commands have no answer."""
     text = host.execute([program, "-j", "-d", "-batch", "-"], stdin="\n".join([*questions, ""]))
     found = []
     while text := text.lstrip():

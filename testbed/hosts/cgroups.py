@@ -307,10 +307,10 @@ class ProcessCgroup:
                     control.write_text(f"+{controller.name}")
 
     def remove(self) -> None:
-        """Remove the groups; the processes in them must have ended. Idempotent."""
+        """Remove the groups, as far as they could be made; the processes in them must have ended. Idempotent."""
         for group in self._groups:
             for path in (group, group.parent):
-                if path == group or not any(child.is_dir() for child in path.iterdir()):
+                if path == group or not any(path.glob("*/")):
                     remove_cgroup(path)
                     self._state.remove_cgroup(path)
         self._controllers.clear()
@@ -323,7 +323,7 @@ def remove_cgroup(path: Path, *, timeout_s: float = 5.0) -> None:
     Raises OSError if it stays busy.
     """
     deadline_s = time.monotonic() + timeout_s
-    while True:
+    while path.exists():  # where nothing can be written rmdir says so of what was never made, too
         try:
             path.rmdir()
         except FileNotFoundError:

@@ -26,12 +26,13 @@ class Barrier(NamedTuple):
 
 
 class GradientThreadsNow(NamedTuple):
-    """How the kernel runs threads that move gradients and were put before those that compute."""
+    """How the kernel runs threads that move gradients, or serve training data, and were put before those that
+    compute."""
 
     num_first: int
-    """Those that it runs so."""
+    """Those that move gradients and that it runs so."""
     ordinary: Sequence[str]
-    """The others: `w1: grpc_poller (thread 4711) is in SCHED_OTHER`."""
+    """All that it does not run so: `w1: grpc_poller (thread 4711) is in SCHED_OTHER`."""
 
 
 @dataclass(kw_only=True, slots=True)

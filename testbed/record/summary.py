@@ -594,6 +594,8 @@ class Results(_Part):
     """Of the links, while the run went on; all of them are in changes.parquet."""
     num_changes_not_reached: int = 0
     """Scheduled for later than the run's end."""
+    changes_late_s: float = 0.0
+    """How long after its time a change of the schedule or of a trace had been made, at most; virtual."""
     record: str
     """Path of the record."""
     checked: Checks

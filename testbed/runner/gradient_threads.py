@@ -4,6 +4,9 @@ All workers of a synchronous job wake at the same moments, and each of their thr
 stand in line behind somebody's forward pass. In SCHED_RR of sched(7) it does not; such threads sleep while they wait
 for the network, and share the cores in turns where several have work. What computing loses by it is computing's, and
 a pace's overruns say how much.
+
+Threads of the storage node run before them, too, as they would on a machine of their own. They move no gradients and
+are not counted.
 """
 
 import os
@@ -12,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.measure.observations import GradientThreadsNow
 from testbed.measure.run_queue_trace import ran_s, threads_of
 
@@ -29,7 +33,7 @@ _NAMES: Final = {
 
 
 class GradientThreads:
-    """Of one run's workers, servers and aggregators. Any thread may call."""
+    """Of one run's workers, servers (the storage node, too) and aggregators. Any thread may call."""
 
     def __init__(
         self,
@@ -66,7 +70,7 @@ class GradientThreads:
         if self.refused is not None or not self._computing:
             return None
         found = [(host, thread, _policy(thread)) for host, thread in self._threads()]
-        first = [policy == _REQUESTED for _, _, policy in found]
+        first = [policy == _REQUESTED for host, _, policy in found if host != STORAGE_NODE]
         ordinary = [
             f"{host}: {_name(thread)} (thread {thread}) is in {_title(policy)}"
             for host, thread, policy in found

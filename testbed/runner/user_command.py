@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -171,6 +172,15 @@ class Launch:
         """
         self._listener.on_barrier("measure")
         begun_s = time.monotonic()
+        try:
+            failed, stopped = self._work()
+        finally:
+            self._complete_logs()
+        if failed:
+            raise CommandFailedError(self._explain(failed, stopped, begun_s=begun_s), exit_code=failed[0].exit_code)
+
+    def _work(self) -> tuple[list[Exit], list[str]]:
+        """From the first start to the last end: which failed by themselves, and what was done to the others."""
         ending: int = signal.SIGTERM
         try:
             if self._command.launcher:
@@ -191,8 +201,7 @@ class Launch:
             failed = [each for each in self._ordered() if each.status]
             stopped = self._end(ending)
         self._listener.on_barrier("done")
-        if failed:
-            raise CommandFailedError(self._explain(failed, stopped, begun_s=begun_s), exit_code=failed[0].exit_code)
+        return failed, stopped
 
     def _start(self, rank: int) -> Process:
         name = self._plan.worker_port(rank).node
@@ -264,7 +273,6 @@ class Launch:
         now_s, before = time.monotonic(), len(self._exits)
         for rank, process in enumerate(self._processes):
             if rank not in self._exits and (status := process.poll()) is not None:
-                process.wait(0.0)  # its output is then complete
                 self._exits[rank] = Exit(rank=rank, status=status, at_s=now_s)
                 self._listener.on_exit(rank, status)
         return len(self._exits) > before
@@ -293,6 +301,12 @@ class Launch:
         return reported + [
             f"{process.name} did not stop within {self._grace_s:g} s and was killed" for process in stubborn
         ]
+
+    def _complete_logs(self) -> None:
+        """Of workers that have ended. What one has left in the background may hold its output, which is waited for a
+        while: of all at once, and when the command's time has been taken."""
+        with ThreadPoolExecutor(max(1, len(self._processes))) as pool:
+            list(pool.map(lambda process: process.wait(0.0), self._processes))
 
     def _explain(self, failed: Sequence[Exit], stopped: Sequence[str], *, begun_s: float) -> str:
         """Who failed first, its last lines, what became of the others."""

@@ -201,8 +201,8 @@ class RunState:
         self._change(lambda owned: owned.cgroups.append(path))
 
     def remove_cgroup(self, path: Path) -> None:
-        """The cgroup has been removed."""
-        self._change(lambda owned: owned.cgroups.remove(path))
+        """The cgroup has been removed, or was never made: it need not be recorded."""
+        self._change(lambda owned: setattr(owned, "cgroups", [each for each in owned.cgroups if each != path]))
 
     def add_entered_network(self, inode: int) -> None:
         """Intend to start a process in somebody else's network namespace."""

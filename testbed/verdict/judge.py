@@ -29,6 +29,9 @@ from testbed.verdict.thresholds import (
     BACKLOG_SHORT_INVALID,
     BYTES_FLOOR,
     BYTES_TOLERANCE,
+    CHANGES_LATE_DEGRADED,
+    CHANGES_LATE_FLOOR_S,
+    CHANGES_LATE_NOTED_S,
     LATENESS_FLOOR_S,
     LATENESS_SHARE_DEGRADED,
     LATEST_DEGRADED_S,
@@ -174,9 +177,10 @@ def _priorities(facts: Facts, _: Results) -> Iterator[Reason]:
     if facts.gradient_threads is not None and facts.gradient_threads.ordinary:
         yield Reason(
             "degraded",
-            "threads that move gradients were to run before those that compute, and when the measured iterations ended "
-            f"did not ({_listed(facts.gradient_threads.ordinary)}): somebody changed it (chrt, a daemon that sets "
-            "priorities), or they were started by threads that compute; part of the times is this machine's",
+            "threads that move gradients or serve training data were to run before those that compute, and when the "
+            f"measured iterations ended did not ({_listed(facts.gradient_threads.ordinary)}): somebody changed it "
+            "(chrt, a daemon that sets priorities), or they were started by threads that compute; part of the times is "
+            "this machine's",
         )
 
 
@@ -482,6 +486,24 @@ def _background(facts: Facts, _: Results) -> Iterator[Reason]:
             )
 
 
+def _late_changes(facts: Facts, _: Results) -> Iterator[Reason]:
+    late_s, (start_s, end_s) = facts.changes_late_s, facts.window or (0.0, 0.0)
+    limit_s = max(CHANGES_LATE_FLOOR_S, CHANGES_LATE_DEGRADED * (end_s - start_s) / facts.dilation)
+    if late_s > limit_s:
+        yield Reason(
+            "degraded",
+            f"changes of links were made up to {late_s:.2g} s later than the spec says (limit {limit_s:.2g} s): this "
+            "machine did not keep up with them; change fewer links at once or less often, or use `link.backend: "
+            "nfqueue`, which starts no process for a change of delay or loss",
+        )
+    elif late_s > CHANGES_LATE_NOTED_S:
+        yield Reason(
+            "note",
+            f"changes of links were made up to {1e3 * late_s:.0f} ms later than the spec says (limit "
+            f"{1e3 * limit_s:.0f} ms)",
+        )
+
+
 def _others(facts: Facts, _: Results) -> Iterator[Reason]:
     if facts.prometheus is not None and facts.prometheus.differences:
         yield Reason(
@@ -514,6 +536,7 @@ RULES: Final[Sequence[Rule]] = (
     _other_programs,
     _quotas,
     _background,
+    _late_changes,
     _stages,
     _others,
 )

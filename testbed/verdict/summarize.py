@@ -119,6 +119,7 @@ def measure(facts: Facts) -> Results:
         prometheus=facts.prometheus,
         changes=summarize_changes(facts.changes, origin_s=begun_s, dilation=facts.dilation),
         num_changes_not_reached=facts.num_changes_not_reached,
+        changes_late_s=facts.changes_late_s,
         stages=stages_summary(facts),
         storage=storage_summary(facts),
         record=facts.record,

@@ -57,6 +57,14 @@ delay packets count for how long some packet was later than that (`tolerated_ns(
 LATEST_DEGRADED_S: Final = 0.02
 """How much later than requested any packet may be let go. A hundredth of an iteration of 2 s; what takes longer is no
 wake-up, but a program that was stopped or starved, and everybody behind the packet waited as long."""
+CHANGES_LATE_NOTED_S: Final = 0.02
+"""After its time, that a change of the schedule or of a trace had been made: a thread that is woken on a busy machine
+is sooner, so changes waited for each other."""
+CHANGES_LATE_DEGRADED: Final = 0.01
+CHANGES_LATE_FLOOR_S: Final = 0.1
+"""The same, of the measured time and at least. Of a schedule or trace that is behind by a share of the time, workers
+meet a part that differs from the one they should meet by that share at most, be it shifted or stretched: 1 % is the
+size of the error that links are allowed. The floor is a window of a trace (WINDOW_S), over which it is a mean."""
 OTHER_LOAD_DEGRADED: Final = 0.10
 OTHER_LOAD_INVALID: Final = 0.25
 """Of all cores' time while workers computed without communicating, what other programs used and the hypervisor took; in

@@ -217,8 +217,8 @@ class DelayStage:
 
     def tc_changes(self, before: Any) -> Sequence[str]:  # noqa: ARG002 (where no qdisc takes part)
         """Lines for `tc -batch` that turn the stage `before`, which this one is :meth:`following`, into this one in
-        place, dropping nothing; where there are any, its `tc_commands_if_known` come then. Its program gets its
-        arguments anew."""
+        place, dropping nothing; where there are any, its `tc_commands_if_known` come then, and its `differences` are
+        those of `qdiscs` and `redirects` alone. Its program gets its arguments anew."""
         return ()
 
     def firewall_rules(self) -> Sequence[str]:

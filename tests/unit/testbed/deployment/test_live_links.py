@@ -26,6 +26,8 @@ class Network:
     down: set[Any] = field(default_factory=set)
     num_restarts: int = 0
     num_readings: int = 0
+    change_s: float = 0.0
+    """That a change of one direction takes."""
     has_read: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -49,6 +51,7 @@ class Network:
     def change(self, direction: Direction, *, down: bool) -> None:
         if self.error:
             raise self.error
+        time.sleep(self.change_s)
         self.directions[direction.hop] = direction
         (self.down.add if down else self.down.discard)(direction.hop)
 
@@ -201,6 +204,31 @@ def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation(
     assert deployment.num_restarts == 1
     assert deployment.directions["w1", "s0"].rate_bps == 10e6, "what the kernel is given is real"
     assert events[-1].rate_bps == 20e6, "what people are shown is virtual"
+
+
+def test_how_far_the_links_fall_behind_a_trace_is_known() -> None:
+    """Each of ten steps takes half as long again as the time from one to the next."""
+    deployment = network(workload="synthetic", dilation=2)
+    deployment.change_s = 0.03
+    steps = [
+        LinkChange(
+            at_s=0.01 * number,
+            link="w0->s0",
+            settings=parse_override({"rate": f"{10 + number}mbit"}),
+            source="trace",
+            key="changes.0",
+        )
+        for number in range(10)
+    ]
+    links, events = accepted(deployment)
+    begun_s = time.monotonic()
+    links.begin(iter(steps))
+    while len(events) < len(steps) and time.monotonic() < begun_s + 10:
+        time.sleep(0.005)
+    links.close()
+    virtual_s = (time.monotonic() - begun_s) / 2
+    assert len(events) == len(steps)
+    assert len(steps) * 0.03 / 2 - 0.09 <= links.late_s <= virtual_s - 0.09
 
 
 def test_a_change_that_does_not_take_ends_the_run_whoever_made_it() -> None:

@@ -124,6 +124,18 @@ def test_a_missing_controller_is_an_error_with_the_fix(tmp_path: Path) -> None:
         ProcessCgroup("w0", state, mountinfo="23 28 0:22 / /proc rw - proc proc rw\n").limit(Limits(pinned_cores=(0,)))
 
 
+def test_groups_that_cannot_be_made_leave_nothing_to_remove(tmp_path: Path) -> None:
+    """A mount point below which nothing can be made, as in a container that may not write to it."""
+    (tmp_path / "mounted").write_text("")
+    state = RunState.create(new_run_id(), root=tmp_path)
+    mountinfo = f"32 31 0:29 / {tmp_path}/mounted ro - cgroup cgroup ro,cpu\n"
+    cgroup = ProcessCgroup("w1", state, mountinfo=mountinfo)
+    with pytest.raises(MissingRequirementError, match=r"cannot set the cpu limit of w1: .*writable"):
+        cgroup.limit(Limits(cpu_cores=0.5))
+    cgroup.remove()
+    assert state.owned().cgroups == []
+
+
 class Mounted:
     """A controller below a directory of the test's, in which groups are directories."""
 

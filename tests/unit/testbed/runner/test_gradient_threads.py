@@ -72,6 +72,23 @@ def test_servers_whole_and_workers_that_have_said_nothing_not_at_all(another: in
     assert threading.get_native_id() in prioritised, "of ps0, all"
 
 
+def test_the_storage_node_has_a_machine_of_its_own_and_moves_no_gradients(
+    another: int, prioritised: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads are put first and read back as all others are, and are not counted among those of gradients."""
+    del another
+    threads = GradientThreads(lambda: {"w0": os.getpid()}, lambda: me("d0"))
+    threads.computes("w0", threads_of(os.getpid()))
+    threads.prioritise()
+    assert set(prioritised) == threads_of(os.getpid()), "of d0, all"
+    found = threads.read_back()
+    assert found is not None
+    assert any(each.startswith("d0: ") for each in found.ordinary)
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_RR)
+    monkeypatch.setattr(os, "sched_getparam", lambda _: os.sched_param(GRADIENT_PRIORITY))
+    assert threads.read_back() == (0, [])
+
+
 def test_a_quota_would_not_hold_them(another: int, prioritised: list[int]) -> None:
     threads = GradientThreads(lambda: me("w0"), nobody, limited=["w0"])
     threads.computes("w0", [threading.get_native_id()])

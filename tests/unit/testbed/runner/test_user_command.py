@@ -216,6 +216,37 @@ def test_lines_of_both_streams_are_distinguished_and_kept(tmp_path: Path) -> Non
     assert heard.barriers == ["measure", "done"]
 
 
+def test_what_a_worker_leaves_in_the_background_does_not_lengthen_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the worker's output, for which somebody waits until the log is complete."""
+
+    class Stamped(Heard):
+        def __init__(self) -> None:
+            super().__init__()
+            self.order: list[str] = []
+
+        def on_exit(self, rank: int, status: int) -> None:
+            super().on_exit(rank, status)
+            self.order.append("exit")
+
+        def on_barrier(self, name: str) -> None:
+            super().on_barrier(name)
+            self.order.append(name)
+
+    heard = Stamped()
+    waited = SpawnedProcess.wait
+
+    def wait(process: SpawnedProcess, timeout_s: float) -> int | None:
+        heard.order.append("log")
+        return waited(process, timeout_s)
+
+    monkeypatch.setattr(SpawnedProcess, "wait", wait)
+    launch(tmp_path, "sleep 4 & echo said; exit 0", heard=heard)
+    assert heard.order == ["measure", "exit", "exit", "done", "log", "log"]
+    assert [line for _, line, _ in heard.lines] == ["said", "said"]
+
+
 def test_rank_0_reads_what_it_is_given_and_the_others_nothing(tmp_path: Path) -> None:
     (tmp_path / "given").write_text("a line\n")
     plan = planned("sh", "-c", "cat; echo end")

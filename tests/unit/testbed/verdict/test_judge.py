@@ -83,6 +83,19 @@ def test_a_changed_setting_is_invalid() -> None:
     assert "and 2 more" in judge(facts(read_back_differences=["a", "b", "c", "d", "e"]))[1][0]
 
 
+def test_changes_that_came_late_degrade_and_the_limit_is_of_virtual_time() -> None:
+    assert judge(facts(changes_late_s=0.0)) == ("valid", [])
+    outcome, (reason,) = judge(facts(changes_late_s=7.5))
+    assert outcome == "degraded"
+    assert "up to 7.5 s later than the spec says (limit 0.1 s)" in reason
+    outcome, (reason,) = judge(facts(changes_late_s=0.05))
+    assert outcome == "valid"
+    assert "up to 50 ms later than the spec says (limit 100 ms)" in reason
+    long = replace(command_among_others(0.0, 500.0), command_end_s=510.0)
+    assert judge(replace(long, changes_late_s=4.9))[0] == "valid"
+    assert judge(replace(long, dilation=10.0, changes_late_s=0.51))[0] == "degraded", "of 50 s"
+
+
 def test_threads_that_move_gradients_and_ran_beside_those_that_compute_degrade_and_are_named() -> None:
     assert judge(facts(gradient_threads=GradientThreadsNow(num_first=8, ordinary=()))) == ("valid", [])
     text = "w1: grpc_poller (thread 4711) is in SCHED_OTHER"

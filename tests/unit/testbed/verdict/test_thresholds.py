@@ -203,6 +203,14 @@ CASES: dict[str, Case] = {
         lambda beyond: with_link(delay_s=1e-3, delay_line=delay_line(late_max_s=0.0201 if beyond else 0.02)),
         VALID_DEGRADED,
     ),
+    "CHANGES_LATE_NOTED_S": Case(lambda beyond: facts(changes_late_s=0.021 if beyond else 0.02), (0, 1), notes),
+    "CHANGES_LATE_FLOOR_S": Case(lambda beyond: facts(changes_late_s=0.101 if beyond else 0.1), VALID_DEGRADED),
+    "CHANGES_LATE_DEGRADED": Case(
+        lambda beyond: replace(
+            command_among_others(0.0, 100.0), command_end_s=110.0, changes_late_s=1.01 if beyond else 0.99
+        ),
+        VALID_DEGRADED,
+    ),
     "OTHER_LOAD_DEGRADED": Case(lambda beyond: other_load(0.105 if beyond else 0.095), VALID_DEGRADED),
     "OTHER_LOAD_INVALID": Case(lambda beyond: other_load(0.255 if beyond else 0.245), DEGRADED_INVALID),
     "OTHER_LOAD_MIN_S": Case(lambda beyond: command_among_others(0.5, 1.01 if beyond else 0.99), VALID_DEGRADED),
