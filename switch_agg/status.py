@@ -16,6 +16,9 @@ from switch_agg.wire import frame_bytes
 
 SWITCHML: Final = "switchml"
 """The data plane that serves p4app-switchML's clients (switch_agg.switchml)."""
+NUM_STILL: Final = 5
+"""Looks in a row at counters that stand still and do not add up, after which they never will."""
+LOOK_INTERVAL_S: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,22 +91,25 @@ def status_of(
         ),
         counters=asdict(counters),
         in_flight=in_flight,
-        violations=tuple(_settled(plane)),
+        violations=tuple(settled(plane) or ()),
         uptime_s=now_s() - since_s,
         unsent=dict(plane.unsent()),
         link_rate_bps=link_rate_bps,
     )
 
 
-def _settled(plane: DataPlane) -> list[str]:
-    """Violations that stay: counters and slots are not read at one moment, so traffic in between is none."""
+def settled(plane: DataPlane, *, num_looks: int = NUM_STILL) -> list[str] | None:
+    """Violations that stay: counters and slots are not read at one moment, so traffic in between is none. None: it was
+    busy to the last look, and nothing can be said."""
     violations: list[str] = []
-    for _ in range(5):
+    num_still = 0
+    for _ in range(num_looks):
         before = plane.counters()
         violations = before.violations(plane.in_flight())
         if not violations:
             return []
-        if plane.counters() != before:
-            violations = []  # it is busy: nothing can be said
-        time.sleep(0.01)
-    return violations
+        num_still = num_still + 1 if plane.counters() == before else 0
+        if num_still == NUM_STILL:
+            break
+        time.sleep(LOOK_INTERVAL_S)
+    return violations if num_still else None
