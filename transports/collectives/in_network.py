@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SUMMED_BYTES: Final = (2, 4)
 """Of the element types that the aggregating switch adds: float16, bfloat16, float32."""
+LOST_VARIABLE: Final = "TESTBED_AGGREGATION_LOST"
+"""In the environment: a file to which a member that has lost its aggregator appends why, as one line."""
 
 
 class Window(WindowPolicy):
