@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from switch_agg.aggregator import Stragglers
-from switch_agg.clock import now_s
+from switch_agg.clock import machine_s, now_s
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.job import Job
@@ -45,6 +45,7 @@ class Status:
     violations: tuple[str, ...]
     """Which identities of the counters do not hold: none, ever."""
     uptime_s: float
+    """On the machine's clock, as all that an aggregator says of itself."""
     unsent: dict[str, int] = field(default_factory=dict)
     """By host: datagrams to it that the machine refused to send."""
     link_rate_bps: float | None = None
@@ -74,7 +75,7 @@ def from_json(text: str) -> Status:
 def status_of(
     plane: DataPlane, *, name: str, address: Address, since_s: float, link_rate_bps: float | None = None
 ) -> Status:
-    """What a data plane says of itself; raises what ended it."""
+    """What a data plane says of itself, since when on the protocol's clock; raises what ended it."""
     plane.check()
     counters, in_flight = plane.counters(), plane.in_flight()
     return Status(
@@ -92,7 +93,7 @@ def status_of(
         counters=asdict(counters),
         in_flight=in_flight,
         violations=tuple(settled(plane) or ()),
-        uptime_s=now_s() - since_s,
+        uptime_s=machine_s(now_s() - since_s),
         unsent=dict(plane.unsent()),
         link_rate_bps=link_rate_bps,
     )
