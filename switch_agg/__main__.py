@@ -50,6 +50,9 @@ Control = Annotated[Path, typer.Option("--control", help="The aggregator's contr
 DEFAULT_CONTROL = Path("/run/switch-agg.sock")
 EXIT_INTERRUPTED: Final = 130
 _LOOK_S: Final = 0.2
+_PROGRAM_ELEMENTS: Final = 256
+_PROGRAM_PAYLOAD: Final = "int32"
+_PROGRAM_SLOTS: Final = 512
 
 
 @app.command()
@@ -64,9 +67,13 @@ def serve(
     interface: Annotated[
         str | None, typer.Option(help="ebpf: the switch's interface that leads to the address.")
     ] = None,
-    elements: Annotated[int, typer.Option(help="ebpf: elements of a chunk, the same for all jobs.")] = 256,
-    payload: Annotated[PayloadName, typer.Option(help="ebpf: what is in them, the same for all jobs.")] = "int32",
-    slots: Annotated[int, typer.Option(help="ebpf: slots of all jobs together.")] = 512,
+    elements: Annotated[
+        int, typer.Option(help="ebpf: elements of a chunk, the same for all jobs.")
+    ] = _PROGRAM_ELEMENTS,
+    payload: Annotated[
+        PayloadName, typer.Option(help="ebpf: what is in them, the same for all jobs.")
+    ] = _PROGRAM_PAYLOAD,
+    slots: Annotated[int, typer.Option(help="ebpf: slots of all jobs together.")] = _PROGRAM_SLOTS,
     link_mbps: Annotated[
         float | None,
         typer.Option(
@@ -100,6 +107,16 @@ def serve(
     with ExitStack() as stack:
         with ending.setting_up():
             plane: DataPlane
+            if compatible or not data_plane(dataplane).in_kernel:
+                for name, is_default in (
+                    ("--switch-pid", switch_pid is None),
+                    ("--interface", interface is None),
+                    ("--elements", elements == _PROGRAM_ELEMENTS),
+                    ("--payload", payload == _PROGRAM_PAYLOAD),
+                    ("--slots", slots == _PROGRAM_SLOTS),
+                ):
+                    if not is_default:
+                        raise JobError(f"{name}: has a meaning only with --dataplane ebpf")
             if compatible:
                 if not data_plane(dataplane).serves_switchml:
                     able = " or ".join(each for each in data_planes() if data_plane(each).serves_switchml)

@@ -143,7 +143,7 @@ _FAMILIES: tuple[tuple[str, str, str, Callable[[Scraped], _Rows]], ...] = (
         _counter("mixed"),
     ),
     ("switch_agg_elements_total", "counter", "Values in the chunks that were added, of all jobs.", _elements),
-    ("switch_agg_bound_elements_per_second", "gauge", "What the slowest link to a worker lets through.", _bound),
+    ("switch_agg_bound_elements_per_second", "gauge", "What the link that is full first lets through.", _bound),
     (
         "switch_agg_in_flight",
         "gauge",

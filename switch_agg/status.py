@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from switch_agg.aggregator import Stragglers
-from switch_agg.clock import now_s
+from switch_agg.clock import machine_s, now_s
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.job import Job
@@ -16,6 +16,9 @@ from switch_agg.wire import frame_bytes
 
 SWITCHML: Final = "switchml"
 """The data plane that serves p4app-switchML's clients (switch_agg.switchml)."""
+NUM_STILL: Final = 5
+"""Looks in a row at counters that stand still and do not add up, after which they never will."""
+LOOK_INTERVAL_S: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,7 @@ class Status:
     violations: tuple[str, ...]
     """Which identities of the counters do not hold: none, ever."""
     uptime_s: float
+    """On the machine's clock, as all that an aggregator says of itself."""
     unsent: dict[str, int] = field(default_factory=dict)
     """By host: datagrams to it that the machine refused to send."""
     link_rate_bps: float | None = None
@@ -71,7 +75,7 @@ def from_json(text: str) -> Status:
 def status_of(
     plane: DataPlane, *, name: str, address: Address, since_s: float, link_rate_bps: float | None = None
 ) -> Status:
-    """What a data plane says of itself; raises what ended it."""
+    """What a data plane says of itself, since when on the protocol's clock; raises what ended it."""
     plane.check()
     counters, in_flight = plane.counters(), plane.in_flight()
     return Status(
@@ -88,22 +92,25 @@ def status_of(
         ),
         counters=asdict(counters),
         in_flight=in_flight,
-        violations=tuple(_settled(plane)),
-        uptime_s=now_s() - since_s,
+        violations=tuple(settled(plane) or ()),
+        uptime_s=machine_s(now_s() - since_s),
         unsent=dict(plane.unsent()),
         link_rate_bps=link_rate_bps,
     )
 
 
-def _settled(plane: DataPlane) -> list[str]:
-    """Violations that stay: counters and slots are not read at one moment, so traffic in between is none."""
+def settled(plane: DataPlane, *, num_looks: int = NUM_STILL) -> list[str] | None:
+    """Violations that stay: counters and slots are not read at one moment, so traffic in between is none. None: it was
+    busy to the last look, and nothing can be said."""
     violations: list[str] = []
-    for _ in range(5):
+    num_still = 0
+    for _ in range(num_looks):
         before = plane.counters()
         violations = before.violations(plane.in_flight())
         if not violations:
             return []
-        if plane.counters() != before:
-            violations = []  # it is busy: nothing can be said
-        time.sleep(0.01)
-    return violations
+        num_still = num_still + 1 if plane.counters() == before else 0
+        if num_still == NUM_STILL:
+            break
+        time.sleep(LOOK_INTERVAL_S)
+    return violations if num_still else None

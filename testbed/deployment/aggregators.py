@@ -100,7 +100,7 @@ class RunningAggregator:
         self._daemon.change(f"reset:{number}")
 
     def report(self) -> AggregatorReport:
-        """At the end of a run; other jobs end here, so that the counters stand still."""
+        """At the end of a run; other jobs end here, so that the counters come to stand still."""
         tenants = tuple(tuple(each.report() for each in members) for members in self._tenants)
         try:
             self._daemon.check()

@@ -1,10 +1,12 @@
 """What a run's page of metrics says of its aggregating switches. Pure, but for asking them."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from switch_agg.metrics import Scraped
 from switch_agg.status import Status
 from testbed.plan.aggregators import AggregatorPlan
+from testbed.plan.paths import Hop
 from testbed.plan.plan import Plan
 
 
@@ -30,17 +32,17 @@ def scraped_aggregators(
 
 
 def bound_elements_per_s(plan: Plan, aggregator: AggregatorPlan) -> float | None:
-    """What the slowest link between it and what it adds lets through in real seconds, by which its counters grow: every
-    chunk crosses it once each way. None where no link on the way is slower than the machine."""
-    names = {port.address: port.node for port, _ in plan.links}
-    pairs = [pair for address in aggregator.workers for pair in _both(names[address], aggregator.name)]
-    hops = {hop for pair in pairs for hop in plan.paths[pair].shares}
-    rates_bps = [each.rate_bps for each in plan.directions if each.hop in hops and not each.requested.unshaped]
+    """What the links between it and what it adds let through in real seconds, by which its counters grow: every chunk
+    crosses each of them once each way for each child behind it. None where no link on the way is slower than the
+    machine."""
+    loads: dict[Hop, float] = defaultdict(float)
+    for pair in aggregator.pairs:
+        for hop, share in plan.paths[pair].shares.items():
+            loads[hop] += float(share)
+    rates_bps = [
+        each.rate_bps / loads[each.hop] for each in plan.directions if each.hop in loads and not each.requested.unshaped
+    ]
     if not rates_bps:
         return None
     collective = aggregator.collective
     return plan.clock.real_bps(min(rates_bps)) / 8 / collective.frame_bytes * collective.num_values
-
-
-def _both(first: str, second: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (first, second), (second, first)

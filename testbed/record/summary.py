@@ -199,11 +199,12 @@ class AggregatorSummary(_Part):
     """Contributions of another epoch, or older than what their aggregator slot holds."""
     bad: int
     """Datagrams that were none of the job's."""
-    repeated: int
-    """Chunks done again in the measured iterations because an exponent was guessed too low; the most of any worker."""
-    retransmitted: int
+    repeated: int | None
+    """Chunks done again in the measured iterations because an exponent was guessed too low; the most of any worker.
+    None, here and in the next two: its workers report no counts, as those of a command and of workload `allreduce`."""
+    retransmitted: int | None
     """Chunks that workers sent again in the measured iterations because no result came; of all workers."""
-    partial: int = 0
+    partial: int | None = 0
     """Chunks of the measured iterations whose sum was given out without a straggler's contribution, and scaled up."""
     payload: str = "int32"
     """What crosses its links of each float."""

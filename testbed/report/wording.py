@@ -364,9 +364,13 @@ def aggregator_text(aggregator: "AggregatorSummary") -> str:
     text = (
         f"chunks{_payload(aggregator)} at {aggregator.at} ({aggregator.dataplane}){_in_tree(aggregator)}; "
         f"{aggregator.duplicates:,} contributions came again, "
-        f"{aggregator.stale:,} too late; measured iterations: {aggregator.retransmitted:,} sent again by workers, "
-        f"{aggregator.repeated:,} done again for precision"
+        f"{aggregator.stale:,} too late"
     )
+    if aggregator.retransmitted is not None and aggregator.repeated is not None:
+        text += (
+            f"; measured iterations: {aggregator.retransmitted:,} sent again by workers, "
+            f"{aggregator.repeated:,} done again for precision"
+        )
     if aggregator.partial:
         text += f", {aggregator.partial:,} without a straggler"
     if aggregator.slot_latency is not None:

@@ -49,7 +49,7 @@ from testbed.runner.gradient_threads import GradientThreads
 from testbed.runner.program import program_sha256
 from testbed.runner.recorder import OnLine, Recorder
 from testbed.runner.session import Session, session
-from testbed.runner.user_command import redirections
+from testbed.runner.user_command import aggregation_losses, redirections
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
 from testbed.theory.predict import predict_run
@@ -310,6 +310,7 @@ class _Run:
                 bench.links.close()  # while the sampler is there, which tells its changes from those of others
                 exporter.watch_lateness(dict)
                 found.redirected = redirections(bench.redirected)
+                found.aggregation_lost = aggregation_losses(bench.aggregation_lost)
         if server is not None:
             self.status_file.phase("compare with Prometheus")
             ended_s = time.monotonic()

@@ -147,14 +147,16 @@ class Session:
         with self.links.own_changes():  # a data plane in the kernel is attached to its port
             self.deployment.start_aggregators()
         self.deployment.start_background()
-        self.redirected.touch()
-        self.redirected.chmod(0o660)  # whatever the umask is
+        for path in (self.redirected, self.aggregation_lost):
+            path.touch()
+            path.chmod(0o660)  # whatever the umask is
         processes = RunWatch(self.deployment.processes(), time.monotonic())
         launch = Launch(
             self.plan,
             self.deployment.hosts,
             run_id=self.state.run_id,
             redirected=self.redirected,
+            aggregation_lost=self.aggregation_lost,
             directory=self.state.directory,
             listener=listener,
             watch=self._check,
@@ -174,6 +176,11 @@ class Session:
     def redirected(self) -> Path:
         """Where a command's workers say which process groups ours took the place of."""
         return self.state.scratch_directory / "redirected"
+
+    @property
+    def aggregation_lost(self) -> Path:
+        """Where a command's workers say why the aggregating switch was lost to them."""
+        return self.state.scratch_directory / "aggregation_lost"
 
     def _start_server(self, name: str) -> Process:
         experiment = self.plan.experiment

@@ -25,6 +25,7 @@ from testbed.runner.mpi_singletons import HINT, SingletonWatch
 from testbed.runner.process_watch import ProcessWatch, RunWatch
 from testbed.system.interruptions import held_back
 from transports.collectives.base import COLLECTIVES
+from transports.collectives.in_network import LOST_VARIABLE
 from transports.torch_backend.autoload import BACKEND
 
 _TICK_S: Final = 0.05
@@ -67,7 +68,14 @@ class Exit:
 
 
 def worker_environment(
-    plan: Plan, rank: int, *, run_id: str, inherited: Mapping[str, str], num_cores: int, redirected: Path
+    plan: Plan,
+    rank: int,
+    *,
+    run_id: str,
+    inherited: Mapping[str, str],
+    num_cores: int,
+    redirected: Path,
+    aggregation_lost: Path,
 ) -> dict[str, str]:
     """The variables that a worker's command has beside those it inherits; a launcher has none that say who it is among
     the workers. Pure."""
@@ -89,6 +97,8 @@ def worker_environment(
     }
     if command.backend is not None:
         variables |= {"TESTBED_REDIRECT": str(redirected), "TORCH_DEVICE_BACKEND_AUTOLOAD": 1}
+    if plan.aggregators:
+        variables[LOST_VARIABLE] = aggregation_lost
     # What a user has set already is meant; torchrun leaves it alone, too.
     defaults = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": 1}
     variables |= {name: value for name, value in defaults.items() if name not in inherited}
@@ -137,6 +147,7 @@ class Launch:
         *,
         run_id: str,
         redirected: Path,
+        aggregation_lost: Path,
         directory: Path,
         listener: Listener,
         watch: Callable[[], None] = lambda: None,
@@ -144,8 +155,9 @@ class Launch:
         stdin: int | None = None,
     ) -> None:
         """`watch` is called about twenty times a second and raises what has ended the run; as often processes that are
-        no workers are looked at. Process groups that were redirected are written to `redirected`, what a launcher is to
-        find to `directory`; `stdin` is a descriptor for rank 0 to read from."""
+        no workers are looked at. Process groups that were redirected are written to `redirected`, why an aggregating
+        switch was lost to `aggregation_lost`, what a launcher is to find to `directory`; `stdin` is a descriptor for
+        rank 0 to read from."""
         command = plan.experiment.workload.command
         assert command is not None
         self._command = command
@@ -156,6 +168,7 @@ class Launch:
         self._hosts = hosts
         self._run_id = run_id
         self._redirected = redirected
+        self._aggregation_lost = aggregation_lost
         self._listener = listener
         self._watch = watch
         self._grace_s = command.grace_s
@@ -212,6 +225,7 @@ class Launch:
             inherited=self._plan.experiment.runtime.inherited(),
             num_cores=os.cpu_count() or 1,
             redirected=self._redirected,
+            aggregation_lost=self._aggregation_lost,
         )
         if self._command.launcher:
             environment = {**launcher_variables(self._directory), **environment}
@@ -331,9 +345,18 @@ def redirections(path: Path) -> list[str]:
     """The backends that workers requested for their process groups when ours took the place: `gloo`, `nccl`, or
     `default`, sorted, each once. Ours where they requested it themselves, as a group does that is made from a
     redirected one."""
+    requested = {line.partition(" ")[2] for line in _lines(path)}
+    return sorted(requested - {BACKEND} or requested)
+
+
+def aggregation_losses(path: Path) -> list[str]:
+    """Why the aggregating switch was lost to workers, in their words, each reason once."""
+    return list(dict.fromkeys(_lines(path)))
+
+
+def _lines(path: Path) -> list[str]:
+    """Of what workers have written; none where there is no such file."""
     try:
-        lines = path.read_text().splitlines()
+        return path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    requested = {line.partition(" ")[2] for line in lines}
-    return sorted(requested - {BACKEND} or requested)

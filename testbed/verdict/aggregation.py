@@ -51,19 +51,22 @@ def switched_bytes(
 
 
 def violations(
-    reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics] | None = None
+    reports: Sequence[AggregatorReport],
+    statistics: Mapping[int, SwitchStatistics] | None = None,
+    said: Sequence[str] = (),
 ) -> list[str]:
     """Counters that do not add up, one line each; or that nobody can ask for, though no worker lost the switch: what
-    the kernel's program did after its process had ended is unknown."""
+    the kernel's program did after its process had ended is unknown. `said`: see :func:`losses`."""
+    lost = _lost(statistics or {}, said)
     found = [f"{report.plan.title}: {line}" for report in reports for line in report.violations]
     found += [
         f"{report.plan.title}, {tenant.text}: {_tenant_failure(members)}"
         for report in reports
-        if not report.failure and not _lost(statistics or {})
+        if not report.failure and not lost
         for tenant, members in zip(report.plan.tenants, report.tenants, strict=True)
         if _tenant_failure(members)
     ]
-    if not _lost(statistics or {}):
+    if not lost:
         found += [
             f"{report.plan.title}: {report.failure.partition(chr(10))[0]}, so its counters are unknown"
             for report in reports
@@ -79,16 +82,19 @@ def _tenant_failure(members: Sequence[TenantReport]) -> str:
     return next((each.failure.partition("\n")[0] for each in members if each.failure), "")
 
 
-def losses(reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]) -> list[str]:
-    """Why switches stopped adding, for the workers; each reason once."""
-    lost = _lost(statistics)
+def losses(
+    reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics], said: Sequence[str] = ()
+) -> list[str]:
+    """Why switches stopped adding, for the workers; each reason once. `said`: by a command's workers, which report no
+    statistics."""
+    lost = _lost(statistics, said)
     if not lost:
         return []
     return [report.failure.partition("\n")[0] for report in reports if report.failure] or lost
 
 
-def _lost(statistics: Mapping[int, SwitchStatistics]) -> list[str]:
-    return list(dict.fromkeys(each.lost for each in statistics.values() if each.lost))
+def _lost(statistics: Mapping[int, SwitchStatistics], said: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*(each.lost for each in statistics.values() if each.lost), *said]))
 
 
 def _waits(report: AggregatorReport, clock: Clock) -> dict[str, Any]:
@@ -125,9 +131,12 @@ def _slot_latency(counted: Sequence[Sequence[int]]) -> SlotLatency | None:
 
 
 def aggregator_summaries(
-    reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics], clock: Clock = REAL_TIME
+    reports: Sequence[AggregatorReport],
+    statistics: Mapping[int, SwitchStatistics],
+    clock: Clock = REAL_TIME,
+    said: Sequence[str] = (),
 ) -> list[AggregatorSummary]:
-    """The summary of each aggregator that there was; its workers are those below it."""
+    """The summary of each aggregator that there was; its workers are those below it. `said`: see :func:`losses`."""
     plans = [report.plan for report in reports]
 
     def below(plan: AggregatorPlan) -> list[SwitchStatistics]:
@@ -144,9 +153,9 @@ def aggregator_summaries(
             duplicates=report.counters.get("duplicate_pending", 0) + report.counters.get("duplicate_done", 0),
             stale=report.counters.get("stale", 0),
             bad=sum(count for name, count in report.counters.items() if name.startswith("bad_")),
-            repeated=max((each.repeated for each in below(report.plan)), default=0),
-            retransmitted=sum(each.sent_again for each in below(report.plan)),
-            partial=max((each.partial for each in below(report.plan)), default=0),
+            repeated=max((each.repeated for each in below(report.plan)), default=None),
+            retransmitted=sum(each.sent_again for each in below(report.plan)) if below(report.plan) else None,
+            partial=max((each.partial for each in below(report.plan)), default=None),
             payload=report.plan.collective.payload,
             **_waits(report, clock),
             slot_latency=_slot_latency([each.slot_latencies for each in below(report.plan)]),
@@ -160,7 +169,7 @@ def aggregator_summaries(
                 )
                 for tenant, members in zip(report.plan.tenants, report.tenants, strict=True)
             ],
-            lost=next(iter(losses([report], statistics)), None),
+            lost=next(iter(losses([report], statistics, said)), None),
         )
         for report in reports
     ]

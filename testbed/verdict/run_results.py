@@ -79,6 +79,8 @@ class RunResults:
     observations: Observations = field(default_factory=Observations)
     redirected: list[str] = field(default_factory=list)
     """The backends that a command's process groups requested when ours took their place."""
+    aggregation_lost: Sequence[str] = ()
+    """Why switches stopped adding for a command's workers, as these have said it."""
     captures: Sequence[Captured] = ()
     num_changes_not_reached: int = 0
     changes_late_s: float = 0.0
@@ -190,9 +192,9 @@ class RunResults:
             command=self._command(),
             command_end_s=self._command_window[1] if self._command_window else 0.0,
             background=summaries(self.background, plan.clock.virtual_s(self._window_s)),
-            aggregators=aggregator_summaries(self.aggregators, statistics, plan.clock),
-            aggregation_violations=violations(self.aggregators, statistics),
-            aggregation_lost=losses(self.aggregators, statistics),
+            aggregators=aggregator_summaries(self.aggregators, statistics, plan.clock, self.aggregation_lost),
+            aggregation_violations=violations(self.aggregators, statistics, self.aggregation_lost),
+            aggregation_lost=losses(self.aggregators, statistics, self.aggregation_lost),
             limited_ranks=self._limited_ranks,
             quotas=self._quotas(),
             serving_waited_s=self._serving_waited_s(),

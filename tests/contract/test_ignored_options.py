@@ -97,8 +97,15 @@ def shown(spec: dict[str, Any]) -> Shown:
     whole = {key: value for key, value in plan.to_json().items() if key not in ("spec", "spec_sha256")}
     environment: dict[str, str] = {}
     if plan.experiment.workload.command is not None:
-        redirected = Path("/redirected")
-        environment = worker_environment(plan, 1, run_id="r", inherited={}, num_cores=8, redirected=redirected)
+        environment = worker_environment(
+            plan,
+            1,
+            run_id="r",
+            inherited={},
+            num_cores=8,
+            redirected=Path("/redirected"),
+            aggregation_lost=Path("/aggregation_lost"),
+        )
     return Shown(json.dumps(whole, sort_keys=True, default=str), json.dumps(environment, sort_keys=True))
 
 

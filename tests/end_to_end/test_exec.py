@@ -102,6 +102,45 @@ def test_a_program_without_torch_finds_the_others(tmp_path: Path) -> None:
     assert {f"[w{rank}] rank {rank} sum 3" for rank in range(3)} <= set(done.stdout.splitlines())
 
 
+LOSING = """
+import os
+import torch, torch.distributed as dist
+from switch_agg.control.service import ControlClient
+from testbed.deployment.aggregator_control import sockets
+
+dist.init_process_group("gloo")
+for number in range(6):
+    if number == 3 and dist.get_rank() == 0:
+        (control,) = sockets(os.environ["TESTBED_RUN_ID"])
+        with ControlClient(control) as client:
+            client.reset(0)
+    dist.barrier()
+    tensor = torch.ones(10_000)
+    dist.all_reduce(tensor)
+    assert (tensor == dist.get_world_size()).all()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("script", [LOSING, LOSING.replace("number == 3", "False")], ids=["reset", "undisturbed"])
+def test_a_command_whose_switch_is_lost_ends_with_the_ring_and_says_so(tmp_path: Path, script: str) -> None:
+    options = ["--backend", "testbed", "--set", "collective=in_network", "--link", "200mbit"]
+    done = execute(tmp_path, [PYTHON, "-c", script], *options)
+    assert done.returncode == 0, done.stderr
+    summary = summary_of(tmp_path)
+    reasons = [reason for reason in summary["reasons"] if "went around the ring" in reason]
+    (aggregator,) = summary["aggregators"]
+    assert aggregator["chunks"] > 0
+    assert aggregator["retransmitted"] is None, "nobody has counted it"
+    if script == LOSING:
+        assert summary["outcome"] == "degraded"
+        assert len(reasons) == 1
+        assert "reset the job" in aggregator["lost"]
+    else:
+        assert reasons == []
+        assert aggregator["lost"] is None
+
+
 def test_a_failure_is_passed_on_and_named(tmp_path: Path) -> None:
     script = 'echo hello; if [ "$RANK" = 1 ]; then echo broken >&2; exit 42; fi; exec sleep 60'
     done = execute(tmp_path, ["sh", "-c", script])

@@ -6,9 +6,11 @@ whoever is ahead hands the last one on. All have the same bits; from then on eve
 schedule. Only with partial sums can a member be further ahead; then the loss ends the run.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -22,6 +24,7 @@ from switch_agg.errors import AggregationError
 from switch_agg.errors import UnsupportedError as NoCompilerError
 from switch_agg.quantize import Floats
 from switch_agg.wire import PORTS
+from transports.collectives.in_network import LOST_VARIABLE
 from transports.errors import OptionError, TransportError
 from transports.group import Group, published
 
@@ -55,6 +58,7 @@ class SwitchReducer:
         self._frame_bytes = options.frame_bytes
         self.lost: str | None = None
         """Why in-network aggregation has ended."""
+        self._cancelled = False
         deadline_s = time.monotonic() + group.timeout_s
         group.store.set(f"in_network/{group.rank}", group.address)
         workers = tuple(
@@ -90,7 +94,7 @@ class SwitchReducer:
         try:
             total = self._client.all_reduce(name, values.float().numpy())
         except AggregationError as error:
-            self.lost = f"{self._title} is lost: {error}"
+            self._lose(f"{self._title} is lost: {error}")
             self._open = True
             return False
         self._num_done += 1
@@ -120,7 +124,8 @@ class SwitchReducer:
                 f"{self._title} is lost, and partial sums had let others get {most - min(counts)} reductions ahead of "
                 "the slowest: those are gone, and the ring cannot do them again; without `partial_after` it could"
             )
-        self.lost = self.lost or f"{self._title} is lost to another rank"
+        if self.lost is None:
+            self._lose(f"{self._title} is lost to another rank")
         behind = self._num_done < most
         assert values is not None or not behind, "only a reduction that has failed leaves a member behind"
         total = torch.from_numpy(self._last) if values is None or not behind else torch.empty(len(values))
@@ -129,6 +134,12 @@ class SwitchReducer:
             self._num_done = most
             values.copy_(total)
         return behind
+
+    def _lose(self, reason: str) -> None:
+        """And say so, if it is not that the group was closed meanwhile."""
+        self.lost = reason
+        if not self._cancelled:
+            _append_line(os.environ.get(LOST_VARIABLE), reason)
 
     def statistics(self) -> dict[str, Any]:
         """What this member has sent and received, and why in-network aggregation has ended, if it has."""
@@ -143,6 +154,7 @@ class SwitchReducer:
 
     def cancel(self) -> None:
         """From another thread: what is under way fails soon."""
+        self._cancelled = True
         self._client.cancel()
 
     def close(self) -> None:
@@ -150,3 +162,16 @@ class SwitchReducer:
         if self.lost is None:
             self._client.leave()
         self._client.close()
+
+
+def _append_line(path: str | None, text: str) -> None:
+    """Whole, whoever else writes, to a file that is there: what started this process may be gone, and its file with
+    it."""
+    if path is None:
+        return
+    with suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, f"{' '.join(text.split())}\n".encode())
+        finally:
+            os.close(file)

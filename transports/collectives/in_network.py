@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SUMMED_BYTES: Final = (2, 4)
 """Of the element types that the aggregating switch adds: float16, bfloat16, float32."""
+LOST_VARIABLE: Final = "TESTBED_AGGREGATION_LOST"
+"""In the environment: a file to which a member that has lost its aggregator appends why, as one line."""
 
 
 class Window(WindowPolicy):
@@ -37,6 +39,16 @@ class Window(WindowPolicy):
 
     target_s: Time = Field(1e-3, alias="target", gt=0)
     """Of `delay`: queueing delay to aim for."""
+
+    @model_validator(mode="after")
+    def _read(self) -> Self:
+        """By value: plain data that a spec comes back from names every option."""
+        options = type(self).model_fields
+        if self.kind == "fixed" and self.initial != options["initial"].default:
+            raise ValueError("initial: `fixed` has always num_slots under way; say kind: aimd or delay, or num_slots")
+        if self.kind != "delay" and self.target_s != options["target_s"].default:
+            raise ValueError("target: only `delay` aims for one; say kind: delay")
+        return self
 
 
 def _parse_window(value: object) -> object:

@@ -24,6 +24,7 @@ _VARIABLES: Final = tuple(
         "ADDRESSES",
         "INTERFACE",
         "REDIRECT",
+        "AGGREGATION_LOST",
         "RUN_ID",
     )
 )

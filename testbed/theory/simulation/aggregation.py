@@ -47,22 +47,29 @@ class AggregationTree:
 
 
 def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str | None) -> AggregationTree:
-    """The tree for these workers where `collective.at` asks for it: each switch aggregates for those below it (`leaf`,
-    `tree`), or one switch for all. Raises SpecError for a place that the network does not have."""
-    leaves = list(dict.fromkeys(network.switch_of(worker) for worker in workers))
+    """The tree for these workers where `collective.at` asks for it, as :func:`testbed.plan.aggregation_tree.tree_of`
+    makes it: each switch aggregates for those below it (`tree`), each that has workers does (`leaf`), or one switch for
+    all. What each adds goes up once, and the sum comes down once to each. Raises SpecError for a place that the network
+    does not have."""
+    leaves = list(dict.fromkeys(network.leaf_of(worker) for worker in workers))
     root = _root(network, leaves, at)
+    adding = {root, *(leaves if at == "leaf" else network.switches if at == "tree" else ())}
     links: list[int] = []
     farthest: list[int] = []
-    adds_below = at in ("leaf", "tree")
-    seen: set[int] = set()
+    above: dict[str, str] = {}
     for worker in workers:
-        up, down = network.path(worker, root), network.path(root, worker)
-        if sum(network.delays_s[up]) + len(up) * 1e-12 > sum(network.delays_s[farthest]) + len(farthest) * 1e-12:
-            farthest = up
-        for link in (*up, *down):
-            if not adds_below or link not in seen:
-                links.append(link)
-                seen.add(link)
+        climb: list[int] = []
+        node = worker
+        while node != root:
+            if node not in above:
+                above[node] = next(
+                    end for end in (network.hops[link][1] for link in network.path(node, root)) if end in adding
+                )
+                links += (*network.path(node, above[node]), *network.path(above[node], node))
+            climb += network.path(node, above[node])
+            node = above[node]
+        if sum(network.delays_s[climb]) + len(climb) * 1e-12 > sum(network.delays_s[farthest]) + len(farthest) * 1e-12:
+            farthest = climb
     per_bit = sum(1 / network.rates_bps[link] for link in farthest)
     slowest = max(1 / network.rates_bps[link] for link in farthest)
     return AggregationTree(
@@ -80,8 +87,8 @@ def _root(network: SimulatedNetwork, leaves: Sequence[str], at: str | None) -> s
     if at is not None and at not in PLACES:
         raise SpecError(f"collective.at: {at!r} is no switch of the topology; allowed: one, or {', '.join(PLACES)}")
     above = [switch for switch in network.switches if switch not in set(leaves)]
-    if at in ("spine", "tree") and len(leaves) > 1:
-        if not above:
-            raise SpecError(f"collective.at: {at} needs a switch without workers, and all have some; allowed: leaf")
+    if at in ("spine", "tree") and not above:
+        raise SpecError(f"collective.at: {at} needs a switch without workers, and all have some; allowed: leaf")
+    if at == "spine" or (at == "tree" and len(leaves) > 1):
         return network.nearest(above, leaves)
-    return network.nearest(leaves if at == "leaf" else network.switches, leaves)
+    return network.nearest(network.switches if at is None else leaves, leaves)

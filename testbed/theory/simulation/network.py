@@ -41,6 +41,9 @@ class SimulatedNetwork:
         self._seed = seed
         self._number = {hop: number for number, hop in enumerate(self.hops)}
         hosts = {node.name for node in network.nodes if node.role in END_HOSTS}
+        self.switches = tuple(node.name for node in network.nodes if node.role == "switch")
+        """In the topology's order."""
+        self._shared = {node.name for node in network.nodes if node.role == "host"}
         self._neighbours: dict[str, list[str]] = {node.name: [] for node in network.nodes if node.name not in hosts}
         self._at: dict[str, str] = {}
         for first, second in self.hops:
@@ -63,6 +66,11 @@ class SimulatedNetwork:
         if host not in self._at:
             raise SpecError(f"{host}: the topology has no link to it")
         return self._at[host]
+
+    def leaf_of(self, worker: str) -> str:
+        """The switch that the worker hangs on, or the host that it shares with others."""
+        node = self.switch_of(worker)
+        return self._neighbours[node][0] if node in self._shared else node
 
     def paths(self, pairs: Iterable[Hop]) -> Paths:
         """Of each pair of hosts, in their order. Raises SpecError where there is none."""
@@ -113,14 +121,10 @@ class SimulatedNetwork:
         self._distances[last] = distances
         return distances
 
-    @property
-    def switches(self) -> tuple[str, ...]:
-        """In the topology's order; hosts that several workers share are among them."""
-        return tuple(self._neighbours)
-
     def nearest(self, candidates: Sequence[str], leaves: Sequence[str]) -> str:
         """The candidate from which the farthest leaf is least far, then all together, then the first."""
-        index = {switch: number for number, switch in enumerate(self._neighbours)}
+        nodes = tuple(self._neighbours)
+        index = {node: number for number, node in enumerate(nodes)}
         sources = np.array([index[each] for each, nearby in self._neighbours.items() for _ in nearby], np.int64)
         targets = np.array([index[each] for nearby in self._neighbours.values() for each in nearby], np.int64)
         farthest, together = np.zeros(len(index)), np.zeros(len(index))
@@ -131,8 +135,8 @@ class SimulatedNetwork:
         places = np.array([index[each] for each in candidates])
         best = places[np.lexsort((np.arange(len(places)), together[places], farthest[places]))[0]]
         if np.isinf(farthest[int(best)]):
-            raise SpecError(f"the topology has no path from {self.switches[int(best)]} to every worker")
-        return self.switches[int(best)]
+            raise SpecError(f"the topology has no path from {nodes[int(best)]} to every worker")
+        return nodes[int(best)]
 
     def path_jitters_s(self, paths: Paths) -> Floats:
         """(flows,): the deviation of the delay along each."""

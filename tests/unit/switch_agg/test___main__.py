@@ -168,6 +168,17 @@ def test_another_aggregator_s_port_is_named(tmp_path: Path) -> None:
     [
         (("serve", "--listen", "127.0.66.9", "--sessions", "127.0.0.1"), 2, "--sessions: has a meaning only with"),
         (("serve", "--listen", "127.0.66.9", "--switch-mac", "x"), 2, "--switch-mac: has a meaning only with"),
+        *(
+            (("serve", "--listen", "127.0.66.9", *words), 2, f"{words[-2]}: has a meaning only with --dataplane ebpf")
+            for words in (
+                ("--switch-pid", "1"),
+                ("--interface", "lo"),
+                ("--elements", "64"),
+                ("--payload", "fp16"),
+                ("--dataplane", "reference", "--slots", "128"),
+                ("--compatible", "--slots", "128"),
+            )
+        ),
         (
             ("serve", "--listen", "127.0.66.9", "--compatible", "--dataplane", "ebpf"),
             2,

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from switch_agg import clock
 from switch_agg.aggregator import Counters, Stragglers
 from switch_agg.control.service import message_of, status_from
 from switch_agg.dataplanes.reference import ReferenceDataPlane
@@ -20,6 +21,19 @@ def test_a_data_plane_that_serves_nobody_yet_says_so() -> None:
     assert status.violations == ()
     assert status.address == f"127.0.0.1:{plane.address[1]}"
     assert from_json(to_json(status)) == status
+
+
+def test_where_time_is_dilated_it_has_been_up_for_seconds_of_the_machine() -> None:
+    """By which its counters are divided, and in which its chunks wait."""
+    plane = ReferenceDataPlane(("127.0.0.1", 0), generation=1)
+    clock.dilate(10.0)
+    try:
+        since_s = clock.now_s() - clock.protocol_s(5.0)
+        status = status_of(plane, name="reference", address=plane.address, since_s=since_s)
+    finally:
+        clock.dilate(1.0)
+        plane.close()
+    assert status.uptime_s >= 5.0
 
 
 def test_a_status_survives_the_way_to_another_process() -> None:

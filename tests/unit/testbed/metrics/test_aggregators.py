@@ -14,10 +14,20 @@ def plan(**keys: object) -> Plan:
     return make_plan(validate({"name": "x", "link": {"rate": "200mbit"}, "collective": collective, **keys}))
 
 
+LEAF_SPINE = {"kind": "leaf_spine", "leaves": 2, "spines": 1, "oversubscription": 2}
+
+
 @pytest.mark.parametrize(
-    ("keys", "rate_bps"), [({}, 200e6), ({"links": {"s0->w2": {"rate": "50mbit"}}}, 50e6)], ids=["alike", "one slow"]
+    ("keys", "rate_bps"),
+    [
+        ({}, 200e6),
+        ({"links": {"s0->w2": {"rate": "50mbit"}}}, 50e6),
+        ({"topology": LEAF_SPINE}, 200e6 / 2),
+        ({"workers_per_host": 2}, 200e6 / 2),
+    ],
+    ids=["alike", "one slow", "trunks that two chunks cross for each sum", "shared hosts' links"],
 )
-def test_the_bound_is_that_of_the_slowest_link_to_a_worker(keys: dict[str, object], rate_bps: float) -> None:
+def test_the_bound_is_that_of_the_link_that_is_full_first(keys: dict[str, object], rate_bps: float) -> None:
     """In chunks of 256 elements, rate x 4N / (56 + 4N) bytes of which are elements."""
     made = plan(**keys)
     (aggregator,) = made.aggregators

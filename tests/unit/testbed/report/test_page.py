@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from testbed.record.number_text import DASH
 from testbed.record.reader import Record
 from testbed.record.summary import (
     AggregatorSummary,
@@ -18,6 +19,7 @@ from testbed.record.summary import (
     SlotLatency,
     TenantSummary,
 )
+from testbed.report import wording
 from testbed.report.figures import Line
 from testbed.report.page import record_figures, write_report
 from testbed.theory.predict import RunPrediction
@@ -128,6 +130,19 @@ def test_a_tree_of_switches_that_add_is_a_table(record: Make) -> None:
         "Latency of a slot. From a chunk's first sending",
     ):
         assert words in made.text
+
+
+def test_what_a_command_s_workers_do_not_count_is_no_zero(record: Make) -> None:
+    loaded = record()
+    unknown = dict.fromkeys(("repeated", "retransmitted", "partial"))
+    switch = AggregatorSummary(
+        name="a0", at="s0", dataplane="ebpf", chunks=8, duplicates=3, stale=0, bad=0, lost=None, **unknown
+    )
+    made = page(replace(loaded, summary=loaded.summary.model_copy(update={"aggregators": [switch]})))
+    above = sent_again = for_precision = partial = DASH
+    assert f"(ebpf){above}830{sent_again}{for_precision}{partial}" in made.text.replace(" ", "")
+    text = wording.aggregator_text(switch)
+    assert text == "chunks at s0 (ebpf); 3 contributions came again, 0 too late"
 
 
 def test_a_run_that_failed_early_has_a_page_without_figures(record: Make) -> None:

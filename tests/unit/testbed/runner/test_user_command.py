@@ -17,7 +17,15 @@ from testbed.hosts.base import ProcessSpec
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
 from testbed.plan.plan import Plan, make_plan
 from testbed.runner.coordinator import Listener
-from testbed.runner.user_command import CommandFailedError, Exit, Launch, redirections, worker_environment
+from testbed.runner.user_command import (
+    CommandFailedError,
+    Exit,
+    Launch,
+    aggregation_losses,
+    redirections,
+    worker_environment,
+)
+from transports.collectives.in_network import LOST_VARIABLE
 
 
 def planned(*argv: str, workers: int = 2, grace: str = "5s", **spec: Any) -> Plan:
@@ -27,7 +35,13 @@ def planned(*argv: str, workers: int = 2, grace: str = "5s", **spec: Any) -> Pla
 
 def environment(plan: Plan, rank: int, **inherited: str) -> dict[str, str]:
     return worker_environment(
-        plan, rank, run_id="r", inherited=inherited, num_cores=8, redirected=Path("/run/testbed/r/redirected")
+        plan,
+        rank,
+        run_id="r",
+        inherited=inherited,
+        num_cores=8,
+        redirected=Path("/run/testbed/r/redirected"),
+        aggregation_lost=Path("/run/testbed/r/lost"),
     )
 
 
@@ -112,10 +126,29 @@ def test_a_launcher_runs_in_the_first_host_and_finds_the_others(tmp_path: Path) 
     plan = planned("sh", "-c", 'grep -c pid= "$TESTBED_SSH"; cat "$TESTBED_HOSTFILE"', workload={"launcher": True})
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
     heard = Heard()
-    Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", directory=tmp_path, listener=heard).run()
+    Launch(
+        plan,
+        hosts,
+        run_id="r",
+        redirected=tmp_path / "redirected",
+        aggregation_lost=tmp_path / "lost",
+        directory=tmp_path,
+        listener=heard,
+    ).run()
     assert [line for _, line, _ in heard.lines] == ["2", "w0 slots=1", "w1 slots=1"]
     assert heard.exits == {0: 0}
     assert hosts["w1"].started == []
+
+
+def test_workers_learn_where_to_say_that_a_switch_is_lost_where_there_is_one(tmp_path: Path) -> None:
+    workload = {"backend": "testbed"}
+    summed = planned("true", workload=workload, collective="in_network")
+    assert environment(summed, 1)[LOST_VARIABLE] == "/run/testbed/r/lost"
+    assert LOST_VARIABLE not in environment(planned("true", workload=workload), 1)
+    path = tmp_path / "lost"
+    assert aggregation_losses(path) == []
+    path.write_text("no result\nanother epoch\nno result\n")
+    assert aggregation_losses(path) == ["no result", "another epoch"]
 
 
 def test_redirections_are_what_was_requested(tmp_path: Path) -> None:
@@ -174,7 +207,15 @@ def launch(tmp_path: Path, script: str, *, heard: Heard | None = None, grace: st
     plan = planned("sh", "-c", script, workers=workers, grace=grace)
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(workers)}
     try:
-        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", directory=tmp_path, listener=heard).run()
+        Launch(
+            plan,
+            hosts,
+            run_id="r",
+            redirected=tmp_path / "redirected",
+            aggregation_lost=tmp_path / "lost",
+            directory=tmp_path,
+            listener=heard,
+        ).run()
     finally:
         assert all(process.poll() is not None for host in hosts.values() for process in host.started)
     return heard
@@ -197,6 +238,7 @@ def test_a_worker_that_ended_with_its_container_tells_by_its_status_and_the_cont
             hosts,
             run_id="r",
             redirected=tmp_path / "redirected",
+            aggregation_lost=tmp_path / "lost",
             directory=tmp_path,
             listener=Heard(),
             watch=watch,
@@ -258,6 +300,7 @@ def test_rank_0_reads_what_it_is_given_and_the_others_nothing(tmp_path: Path) ->
             hosts,
             run_id="r",
             redirected=tmp_path / "redirected",
+            aggregation_lost=tmp_path / "lost",
             directory=tmp_path,
             listener=heard,
             stdin=given.fileno(),
@@ -337,7 +380,15 @@ def test_a_signal_while_a_worker_is_being_started_reaches_that_worker_too(tmp_pa
     hosts: dict[str, Any] = {"w0": LocalHost(tmp_path), "w1": Hangup(tmp_path)}
     before = signal.signal(signal.SIGHUP, interrupt)
     try:
-        launched = Launch(plan, hosts, run_id="r", redirected=tmp_path / "r", directory=tmp_path, listener=Heard())
+        launched = Launch(
+            plan,
+            hosts,
+            run_id="r",
+            redirected=tmp_path / "r",
+            aggregation_lost=tmp_path / "lost",
+            directory=tmp_path,
+            listener=Heard(),
+        )
         with pytest.raises(Interrupted, match="SIGHUP"):
             launched.run()
     finally:
@@ -355,7 +406,14 @@ def test_what_is_watched_ends_the_run(tmp_path: Path) -> None:
     plan = planned("sleep", "60")
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
     launched = Launch(
-        plan, hosts, run_id="r", redirected=tmp_path / "r", directory=tmp_path, listener=Heard(), watch=broken
+        plan,
+        hosts,
+        run_id="r",
+        redirected=tmp_path / "r",
+        aggregation_lost=tmp_path / "lost",
+        directory=tmp_path,
+        listener=Heard(),
+        watch=broken,
     )
     with pytest.raises(RunFailedError, match="a daemon"):
         launched.run()
@@ -394,7 +452,15 @@ def test_a_worker_that_somebody_stops_for_a_while_is_named(tmp_path: Path) -> No
         next(steps, lambda: (tmp_path / "done").touch() if heard.interference else None)()
 
     heard.tick = step
-    Launch(plan, hosts, run_id="r", redirected=tmp_path / "r", directory=tmp_path, listener=heard).run()
+    Launch(
+        plan,
+        hosts,
+        run_id="r",
+        redirected=tmp_path / "r",
+        aggregation_lost=tmp_path / "lost",
+        directory=tmp_path,
+        listener=heard,
+    ).run()
     (text,) = heard.interference
     assert re.fullmatch(r"w1 was stopped for \d\.\d s \(SIGSTOP, or a debugger\)", text)
 

@@ -124,3 +124,18 @@ def test_the_summary_names_what_was_counted_and_what_was_lost() -> None:
         "aggregator a0 at s0 (reference): it was killed by signal 9, so its counters are unknown"
     ]
     assert losses([good], {0: statistics("no result"), 1: statistics("no result")}) == ["no result"]
+
+
+def test_of_workers_that_report_no_counts_nothing_is_said_but_why_they_lost_the_switch() -> None:
+    (aggregator,) = plan("reference").aggregators
+    dead = AggregatorReport(plan=aggregator, failure="it was killed by signal 9\nand its log")
+    good = AggregatorReport(plan=aggregator, counters={"done": 7, "duplicate_done": 1})
+    (summary,) = aggregator_summaries([good], {})
+    assert (summary.chunks, summary.duplicates) == (7, 1)
+    assert summary.repeated is summary.retransmitted is summary.partial is summary.lost is None
+    said = ["another epoch has begun", "no result"]
+    assert losses([good], {}, said) == said
+    assert aggregator_summaries([good], {}, said=said)[0].lost == said[0]
+    assert losses([dead], {}, said) == ["it was killed by signal 9"]
+    assert violations([dead], {}, said) == []
+    assert len(violations([dead], {})) == 1

@@ -171,3 +171,14 @@ def test_a_command_takes_what_it_takes_and_not_what_reading_counters_does(tmp_pa
     assert command is not None
     assert (command.start_s, command.time_s) == (3.0, 2.0)
     assert command.workers[0].time_s == 2.0
+
+
+def test_a_switch_that_a_command_s_workers_have_lost_degrades_its_run(tmp_path: Path) -> None:
+    workload = {"kind": "command", "argv": ["true"], "backend": "testbed"}
+    found = nothing_yet(make_plan(validate({"name": "x", "workload": workload, "collective": "in_network"})), tmp_path)
+    assert found.facts(End("completed")).aggregation_lost == []
+    found.links = []
+    found.aggregation_lost = ["another epoch has begun"]
+    facts = found.facts(End("completed"))
+    assert facts.aggregation_lost == ["another epoch has begun"]
+    assert any("went around the ring" in reason for reason in summarize(facts).reasons)

@@ -5,16 +5,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from switch_agg.aggregator import Counters
 from switch_agg.client import Client
+from switch_agg.dataplanes.reference import ReferenceDataPlane
 from switch_agg.job import Job
 from switch_agg.status import from_json
 from switch_agg.wire import PORTS
-from testbed.worker.aggregator import AggregatorConfiguration
+from testbed.worker.aggregator import AggregatorConfiguration, write_counters
 from tests.loopback import own_address
 
 ADDRESS = own_address(0)
@@ -101,3 +104,48 @@ def test_an_address_that_is_not_here_is_said_before_it_is_ready(tmp_path: Path) 
 def test_its_configuration_has_no_room_for_what_it_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="parents"):
         AggregatorConfiguration.model_validate(configuration(tmp_path).model_dump() | {"parents": []})
+
+
+class DrainingDataPlane(ReferenceDataPlane):
+    """To which packets still come while its counters are read: one before each of so many readings of its slots."""
+
+    def __init__(self, num_coming: int, *, num_lost: int = 0) -> None:
+        super().__init__(("127.0.0.1", 0), generation=1)
+        self.configure(JOB)
+        self._num_coming = num_coming
+        self._seen = Counters(rx=num_lost, fresh=num_lost)
+
+    def counters(self) -> Counters:
+        return replace(self._seen)
+
+    def in_flight(self) -> int:
+        if self._num_coming:
+            self._num_coming -= 1
+            self._seen.rx += 1
+            self._seen.fresh += 1
+            self._seen.contributions_done += 1
+            return 1
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("num_coming", "num_lost", "said"),
+    [
+        (30, 0, None),
+        (0, 2, "2 contributions added and 0 accounted for"),
+        (10**6, 0, "packets still come after all jobs have ended"),
+    ],
+    ids=["packets of jobs that have ended", "a loss", "packets without end"],
+)
+def test_counters_are_read_once_what_ended_jobs_left_in_their_links_has_come(
+    tmp_path: Path, num_coming: int, num_lost: int, said: str | None
+) -> None:
+    plane = DrainingDataPlane(num_coming, num_lost=num_lost)
+    try:
+        write_counters(plane, path := tmp_path / "counters", num_looks=40)
+    finally:
+        plane.close()
+    found = json.loads(path.read_text())
+    assert len(found["violations"]) == (said is not None)
+    assert said is None or said in found["violations"][0]
+    assert found["counters"]["fresh"] >= min(num_coming, 30), "read after the last has come"

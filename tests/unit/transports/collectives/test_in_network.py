@@ -1,6 +1,9 @@
 """What an aggregating switch costs, and what a spec may say of it."""
 
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
@@ -42,6 +45,28 @@ def test_the_window_may_be_a_name_and_everything_comes_back_from_plain_data() ->
     collective = in_network(window="aimd", dataplane="reference", at="s0")
     assert collective.window.kind == "aimd"
     assert in_network(window={"kind": "delay", "target": "2ms"}).window.target_s == 2e-3
+    assert COLLECTIVES.parse(COLLECTIVES.dump(collective)) == collective
+
+
+@pytest.mark.parametrize(
+    ("window", "option"),
+    [
+        ({"initial": 4}, "initial"),
+        ({"kind": "fixed", "initial": 4}, "initial"),
+        ({"kind": "aimd", "target": "5ms"}, "target"),
+        ({"target": "5ms"}, "target"),
+    ],
+)
+def test_an_option_that_the_window_s_kind_does_not_read_is_refused(window: dict[str, Any], option: str) -> None:
+    with pytest.raises(ValidationError, match=f"{option}: .*say kind: "):
+        in_network(window=window)
+
+
+@pytest.mark.parametrize(
+    "window", ["fixed", "aimd", {"kind": "aimd", "initial": 4}, {"kind": "delay", "target": "5ms"}]
+)
+def test_a_window_comes_back_from_its_plain_data(window: Any) -> None:
+    collective = in_network(window=window)
     assert COLLECTIVES.parse(COLLECTIVES.dump(collective)) == collective
 
 

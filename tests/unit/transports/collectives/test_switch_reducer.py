@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from transports.channels.base import CHANNELS
 from transports.channels.framing import DTYPE_BYTES
 from transports.collectives._switch_reducer import SwitchReducer
 from transports.collectives.base import COLLECTIVES, COUNT_BYTES
+from transports.collectives.in_network import LOST_VARIABLE
 from transports.errors import TransportError
 from transports.execution.communicator import Communicator
 from transports.execution.executor import Program
@@ -209,6 +211,52 @@ def test_when_a_worker_is_gone_the_others_end_with_its_name_and_no_sum(plane: Re
     assert any("rank 2" in each for each in said[:2]), said
     assert plane.counters().done == 0
     assert plane.counters().violations(plane.in_flight()) == []
+
+
+@pytest.mark.parametrize("file", ["there", "gone"])
+def test_each_member_says_once_in_the_environment_s_file_why_it_lost_the_switch(
+    plane: ReferenceDataPlane, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lost"
+    monkeypatch.setenv(LOST_VARIABLE, str(path))
+    if file == "there":
+        path.touch()
+
+    def reset() -> None:
+        plane.reset(0)
+
+    about_to_lose = threading.Barrier(SIZE, action=reset)
+
+    def body(communicator: Communicator) -> str:
+        communicator.all_reduce(own(communicator.rank)).wait()
+        about_to_lose.wait()
+        for number in range(2):
+            communicator.all_reduce(own(communicator.rank, number)).wait()
+        return (communicator.reducer_statistics() or {})["lost"]
+
+    lost = run(body)
+    assert all("epoch" in reason for reason in lost)
+    assert path.exists() == (file == "there"), "nobody waits for it"
+    if file == "there":
+        assert sorted(path.read_text().splitlines()) == sorted(lost)
+
+
+def test_a_reduction_that_the_member_s_own_closing_ends_is_no_lost_switch(
+    plane: ReferenceDataPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lost"
+    path.touch()
+    monkeypatch.setenv(LOST_VARIABLE, str(path))
+
+    def body(communicator: Communicator) -> bool:
+        reducer = communicator._transport.reducer
+        assert reducer is not None
+        reducer.cancel()
+        return reducer.all_reduce(own(communicator.rank))
+
+    assert run(body) == [False] * SIZE
+    assert path.read_text() == ""
+    assert plane.counters().done == 0
 
 
 @pytest.mark.parametrize("ahead", [(0,), (1, 2)])
