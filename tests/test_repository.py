@@ -77,7 +77,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/system/native/build.py": "tests/unit/testbed/experiment/delay_backends/test_tap.py",
     "testbed/system/native/layouts.py": "tests/unit/testbed/experiment/delay_backends/test_tap.py",
     "testbed/system/netlink.py": "tests/integration/test_links.py",
-    "testbed/theory/simulation/aggregation.py": "tests/unit/testbed/theory/simulation/test_simulate.py",
     "testbed/traces/table.py": "tests/unit/testbed/traces/formats/test_layers.py",
     "testbed/verdict/facts.py": "tests/unit/testbed/verdict/test_summarize.py",
     "testbed/store/metrics.py": "tests/unit/testbed/store/test_compare.py",
