@@ -82,7 +82,8 @@ class LiveLinks:
         self.num_scheduled_done = 0
         """Changes of the spec's schedule that have been made; steps of traces not counted."""
         self.late_s = 0.0
-        """How long after its time a change of the schedule or of a trace had been made, at most; virtual."""
+        """How long after its time a change of the schedule or of a trace had been made, at most; virtual. Whoever asks
+        for a part of the run sets it to 0 where that begins."""
 
     def accept(self, on_link_changes: Callable[[Sequence[LinkChangeEvent]], None]) -> None:
         """From now on links may be changed; `on_link_changes` hears of every change, on the thread that made it."""

@@ -48,6 +48,9 @@ class Observations:
     """Where the machine's CPU time had gone, by barrier: those of `COMPARED_PHASES`."""
     foreign_changes: list[SettingChange] = field(default_factory=list)
     """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
+    changes_late_s: float = 0.0
+    """How long after its time a change of the schedule or of a trace had been made in the measured iterations, at most;
+    virtual."""
     interference: list[str] = field(default_factory=list)
     """What others did to the run's processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
     parameters_sha256: list[str] = field(default_factory=list)

@@ -596,7 +596,8 @@ class Results(_Part):
     num_changes_not_reached: int = 0
     """Scheduled for later than the run's end."""
     changes_late_s: float = 0.0
-    """How long after its time a change of the schedule or of a trace had been made, at most; virtual."""
+    """How long after its time a change of the schedule or of a trace had been made in the measured iterations, at most;
+    virtual."""
     record: str
     """Path of the record."""
     checked: Checks

@@ -65,7 +65,7 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "late": "How much later than the delay asks packets were let go by the program that holds them: median, 99th "
     "percentile.",
     "straggler": "How much later than the last but one the last worker handed over its last gradient, over all "
-    "measured iterations: the time for which everyone waited for this worker alone.",
+    "measured iterations, those without an exchange as 0: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
     "critical_path": "Backwards from the worker that ended last: its last bucket, the buckets that this one had to "

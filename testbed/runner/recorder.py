@@ -142,6 +142,10 @@ class Recorder(Listener):
         self._observations.barriers[name] = Barrier(arrived_s=arrived_s, released_s=time.monotonic())
 
     def _on_barrier(self, name: str) -> None:
+        if name == "measure":
+            self._links.late_s = 0.0  # what has been caught up with by now concerns no iteration
+        if name == "done":
+            self._observations.changes_late_s = self._links.late_s
         if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:
             self._links.begin(timeline(self._plan.experiment.changes))
             self.sampler.begin_background()

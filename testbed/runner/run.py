@@ -325,7 +325,6 @@ class _Run:
         found.captures = captures.results
         scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
         found.num_changes_not_reached = len(scheduled) - bench.links.num_scheduled_done
-        found.changes_late_s = bench.links.late_s
         if found.observations.first_iteration_s is not None:
             start_s = found.observations.first_iteration_s - begun_s
             found.overhead_s["start"] = start_s - found.observations.reading_s

@@ -8,6 +8,7 @@ nothing of hosts (the flow simulation), so that one sees how far they are apart.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final, Literal, NamedTuple
@@ -405,6 +406,15 @@ class _Predictor:
         plan = replace(self._plan, directions=near, propagation_s=0.0, prediction=prediction)
         return self.whole_s(exchange) - _Predictor(plan).whole_s(exchange)
 
+    def _simulated_s(self) -> float | None:
+        """A mean over as many iterations as the cost model's, or, where those have too many messages, of one, whose
+        slowdowns are what was drawn for it; None where that has too many."""
+        for num_iterations in dict.fromkeys((self._num_iterations, 1)):
+            with suppress(SpecError):
+                simulation = simulate(self._plan.experiment, num_iterations=num_iterations, buckets=self._plan.buckets)
+                return simulation.iteration_time_s
+        return None
+
     def _models(self, time_s: float, buckets: Sequence["_Bucket"]) -> dict[str, float | None]:
         plan, table = self._plan, self._table
         workers, size_bytes = plan.experiment.workers, table.size_bytes
@@ -414,12 +424,7 @@ class _Predictor:
             addition_s_per_byte=plan.costs.addition_s_per_byte,
         )
         found: dict[str, float | None] = {"cost model": time_s}
-        try:
-            found["flow simulation"] = simulate(
-                plan.experiment, num_iterations=self._num_iterations, buckets=plan.buckets
-            ).iteration_time_s
-        except SpecError:
-            found["flow simulation"] = None
+        found["flow simulation"] = self._simulated_s()
         servers = plan.collective.num_servers
         architectures: dict[str, Architecture] = {**ARCHITECTURES}
         if servers > 1:

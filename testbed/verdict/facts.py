@@ -211,7 +211,8 @@ class Facts:
     """The links, over what is read before the first iteration; `expected_bytes` is what that puts on them."""
     num_changes_not_reached: int = 0
     changes_late_s: float = 0.0
-    """How long after its time a change of the schedule or of a trace had been made, at most; virtual."""
+    """How long after its time a change of the schedule or of a trace had been made in the measured iterations, at most;
+    virtual."""
     links: Sequence[LinkFacts] = ()
     underlay: Sequence[UnderlayFacts] = ()
     """By direction between machines; none where all is on one."""

@@ -83,8 +83,6 @@ class RunResults:
     """Why switches stopped adding for a command's workers, as these have said it."""
     captures: Sequence[Captured] = ()
     num_changes_not_reached: int = 0
-    changes_late_s: float = 0.0
-    """How long after its time a change of the schedule or of a trace had been made, at most; virtual."""
     overhead_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds around the iterations, by phase."""
     differences: Sequence[str] = ()
@@ -166,7 +164,7 @@ class RunResults:
             machine=self.writer.frame("machine"),
             changes=self.writer.frame("changes"),
             num_changes_not_reached=self.num_changes_not_reached,
-            changes_late_s=self.changes_late_s,
+            changes_late_s=self.observations.changes_late_s,
             stages=self.writer.frame("stages"),
             launched_s=None if self.observations.launched_s is None else self.observations.launched_s - self.epoch_s,
             barriers={

@@ -183,5 +183,7 @@ def compute_only_time_s(
     # A last round that is shorter counts only where it is the only one, as of the measured iterations.
     length = min(every, num_measured)
     num_rounds = num_measured // length
-    rounds_s = together_s[:, :, : num_rounds * length].reshape(*together_s.shape[:2], num_rounds, length).mean(axis=3)
+    columns = np.arange(num_rounds * length)
+    rows = (np.arange(num_rows)[:, None] + columns) % num_rows  # one after the other, beginning with each
+    rounds_s = together_s[:, rows, columns].reshape(len(times_s), num_rows, num_rounds, length).mean(axis=3)
     return float(rounds_s.max(axis=0).mean()) / dilation

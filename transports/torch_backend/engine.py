@@ -128,7 +128,7 @@ class GradientEngine:
         """
         if layer in self._taken:
             return False
-        for needed in self._needed(layer):
+        for needed in self._needed(layer) if any(self._gradients_missing) else ():
             if self._gradients_missing[needed]:
                 missing = sum(map(len, self.layers[:needed])) + 1
                 raise OptionError(

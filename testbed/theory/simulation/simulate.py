@@ -303,7 +303,9 @@ class _Simulator:
         chosen = self._chosen(exchange)
         if self._moves_alike(chosen, exchange):
             starts_s = np.zeros(self._num_workers)
-            ends_s = self._steps().all_reduce(chosen, exchange.num_elements, exchange.element_bytes, starts_s)
+            ends_s = self._steps().all_reduce(
+                chosen, exchange.num_elements, exchange.element_bytes, starts_s, sums_floats=exchange.sums_floats
+            )
             return float(ends_s.max())
         self._require_expandable(self._messages_of(chosen, exchange))
         graph = TaskGraph(self._network)

@@ -54,7 +54,7 @@ class SymmetricExchange:
         element_bytes: int,
         ready_s: Floats,
         *,
-        sums_floats: bool = True,
+        sums_floats: bool,
     ) -> Floats:
         """(workers,): when each is done, given when each begins. Raises ValueError for one that has no phases."""
         aggregation = collective.aggregation

@@ -126,6 +126,21 @@ def test_without_communication_a_round_of_local_sgd_is_as_long_as_its_slowest_wo
     assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=9) == pytest.approx(0.5 + 2.8 * 3.25)
 
 
+def test_without_communication_what_evens_out_within_a_round_is_nobodys_wait() -> None:
+    """Computing that takes now the one and now the other three times as long, by itself."""
+    short_s, long_s = 3.75, 10.25
+    drawn = [
+        computed(rank, (long_s if rank == 0 else short_s) * index, index, "compute_only", 3.0 if rank == index else 1.0)
+        for rank in range(2)
+        for index in range(2)
+    ]
+    measured = [computed(rank, 100.0 * (1 + index), index, "measured") for rank in range(2) for index in range(2)]
+    rows = iterations(*drawn, *measured)
+    mean_s = (short_s + long_s) / 2
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=2) == pytest.approx(mean_s)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, every=1) == pytest.approx(long_s)
+
+
 def test_too_few_iterations_alone_or_none() -> None:
     few = scaling(run(num_alone=3), num_workers=2, dilation=1.0, iteration_s=7.0)
     assert few.factor is None

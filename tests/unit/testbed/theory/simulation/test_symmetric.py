@@ -26,7 +26,7 @@ def both(  # type: ignore[no-untyped-def]
     made, names = network(num_workers, topology, delay_s=delay_s, overrides=overrides)
     exchangers = Exchangers(names=names, wire_bytes=float, costs=costs or HostCosts())
     steps = SymmetricExchange(made, exchangers, world)
-    by_steps = steps.all_reduce(collective, size_bytes // 4, 4, begins_s)
+    by_steps = steps.all_reduce(collective, size_bytes // 4, 4, begins_s, sums_floats=True)
     graph = TaskGraph(made)
     entries = [graph.work(release_s=float(each)) for each in begins_s]
     exits = add_collective(graph, exchangers, collective, "all_reduce", world, size_bytes // 4, 4, entries)
@@ -66,7 +66,7 @@ def test_skipped_steps_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for steady in (1e-9, -1.0):  # no two steps are equally long to less than nothing
         monkeypatch.setattr("testbed.theory.simulation.symmetric.STEADY", steady)
         exchange = SymmetricExchange(made, Exchangers(names=names, wire_bytes=float), collective.world(24))
-        found.append((exchange.all_reduce(collective, 100_000, 4, np.zeros(24)), exchange.num_steps))
+        found.append((exchange.all_reduce(collective, 100_000, 4, np.zeros(24), sums_floats=True), exchange.num_steps))
     (quick_s, few), (slow_s, all_of_them) = found
     assert quick_s == pytest.approx(slow_s, rel=1e-9)
     assert few < all_of_them == 46
