@@ -160,7 +160,7 @@ def delete(
             typer.confirm(f"Delete {', '.join(str(output / record) for record in found)}?", abort=True)
         for record in found:
             index.delete(record)
-            standard_output().print(f"deleted {output / record}", markup=False, highlight=False)
+            standard_output().print(f"deleted {output / record}", markup=False, highlight=False, soft_wrap=True)
 
 
 @results.command(epilog=EPILOG, short_help="Write runs to TensorBoard or MLflow.")
