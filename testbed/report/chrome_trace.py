@@ -124,7 +124,7 @@ def _network(record: Record) -> int:
 
 
 def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
-    for row in last_ready_s(record.iterations, in_step=record.summary.in_step).iter_rows(named=True):
+    for row in last_ready_s(record.iterations, ends_together=record.summary.ends_together).iter_rows(named=True):
         place = _worker(row["rank"]), _COMPUTE_THREAD
         known = {} if not np.isfinite(row["loss"]) else {"loss": row["loss"]}
         name = f"{_PHASES.get(row['phase'], row['phase'])} {row['index']}"
