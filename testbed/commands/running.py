@@ -511,7 +511,9 @@ def validate_dilation(
     if as_json:
         emit(found.to_json())
     else:
-        render_validation(found.compared, found.agreement, tolerance, standard_output())
+        render_validation(
+            found.compared, found.agreement, tolerance, standard_output(), not_compared=found.not_compared
+        )
     if any(run.outcome == "invalid" for run in found.runs):
         raise typer.Exit(CalibrationError.exit_code)
     if found.agreement != "agrees":

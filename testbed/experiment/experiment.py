@@ -240,6 +240,12 @@ class Experiment(BaseModel):
         return found
 
     @property
+    def ends_together(self) -> bool:
+        """Whether no worker's iteration ends before the last worker's last gradient: workers are in step, and what each
+        computes and exchanges is no graph, where it waits inside an iteration alone."""
+        return self.synchronisation.in_step and self.workload.graph() is None
+
+    @property
     def packet_bytes(self) -> int:
         """The largest packet that TCP hands to a link."""
         if isinstance(self.packet_mode, int):

@@ -102,12 +102,12 @@ class _Probed:
 class Translator:
     """Hears rows, table by table, and what else a run says of itself; answers with messages."""
 
-    def __init__(self, opening: Opening, *, in_step: bool = True, granule_bytes: int = 0) -> None:
-        """`in_step`: workers wait for each other in every iteration. `granule_bytes`: the most that a link sends at
-        once, by which counts of probes err."""
+    def __init__(self, opening: Opening, *, ends_together: bool = True, granule_bytes: int = 0) -> None:
+        """`ends_together`: workers wait for each other at the end of every iteration. `granule_bytes`: the most that a
+        link sends at once, by which counts of probes err."""
         self._num_workers = opening.num_workers
         self._dilation = opening.dilation
-        self._in_step = in_step
+        self._ends_together = ends_together
         self._granule_bytes = granule_bytes
         self._index = {(each.link, each.sender): number for number, each in enumerate(opening.directions)}
         self._receivers = {(each.link, each.sender): each.receiver for each in opening.directions}
@@ -202,7 +202,7 @@ class Translator:
         return messages
 
     def _iteration(self, workers: Sequence[Row]) -> Iteration:
-        together = self._in_step and workers[0]["phase"] in _IN_STEP
+        together = self._ends_together and workers[0]["phase"] in _IN_STEP
         last_s = max(row["backward_compute_end_s"] for row in workers)
         parts_s = dict.fromkeys(ITERATION_PART_NAMES, 0.0)
         for row in workers:
@@ -300,6 +300,6 @@ def translator_of(opening: Opening, experiment: Experiment | None) -> Translator
         return Translator(opening)
     return Translator(
         opening,
-        in_step=experiment.synchronisation.in_step,
+        ends_together=experiment.ends_together,
         granule_bytes=wire_bytes(experiment.packet_bytes, experiment.mtu),
     )

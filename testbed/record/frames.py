@@ -33,9 +33,9 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
 def iteration_parts(row: Mapping[str, Any], last_s: float) -> list[tuple[str, float, float]]:
     """What an iteration of one worker, a row of ITERATION_SCHEMA, consists of, without gaps: name, begin and end.
 
-    `last_s`: when the last worker's last gradient was ready, until when this one waits for it; of workers that do not
-    wait for each other the row's own. What the forward pass waits for gradients is exposed communication; at its
-    layers, but only the sum is known, which comes before the rest of the pass here.
+    `last_s`: when the last worker's last gradient was ready, until when this one waits for it; of workers of which
+    each ends an iteration by itself the row's own. What the forward pass waits for gradients is exposed communication;
+    at its layers, but only the sum is known, which comes before the rest of the pass here.
     """
     copied_s = row["host_to_device_end_s"]
     begun_s = copied_s + row["forward_stall_s"]
@@ -56,10 +56,10 @@ def iteration_parts(row: Mapping[str, Any], last_s: float) -> list[tuple[str, fl
     return [part for part in parts if part[0] not in optional or part[2] > part[1]]
 
 
-def last_ready_s(iterations: pl.DataFrame, *, in_step: bool) -> pl.DataFrame:
+def last_ready_s(iterations: pl.DataFrame, *, ends_together: bool) -> pl.DataFrame:
     """ITERATION_SCHEMA with `last_s` for :func:`iteration_parts`."""
     ready_s = pl.col("backward_compute_end_s")
-    together = pl.col("phase").is_in(["warmup", "measured"]) & in_step
+    together = pl.col("phase").is_in(["warmup", "measured"]) & ends_together
     return iterations.with_columns(
         last_s=pl.when(together).then(ready_s.max().over("phase", "index")).otherwise(ready_s)
     )

@@ -529,6 +529,9 @@ class Results(_Part):
     """CLOCK_MONOTONIC at the zero of the frames' times."""
     num_workers: int
     num_iterations: int
+    replays_graph: bool = False
+    """Whether what a worker computes and exchanges is a graph's part: what it waits for inside an iteration is exposed
+    communication, and nobody waits at its end."""
     dilation: float
     iteration_time_s: Quantiles | None
     """Mean over workers of the time from one start of an iteration to the next one's."""
@@ -607,6 +610,11 @@ class Results(_Part):
         """Whether workers waited for each other in every exchange."""
         requested = self.synchronisation
         return requested is None or SYNCHRONISATIONS[requested.kind].in_step
+
+    @property
+    def ends_together(self) -> bool:
+        """Whether no worker's iteration ends before the last worker's last gradient."""
+        return self.in_step and not self.replays_graph
 
 
 class Summary(Results):

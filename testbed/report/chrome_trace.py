@@ -124,7 +124,7 @@ def _network(record: Record) -> int:
 
 
 def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
-    for row in last_ready_s(record.iterations, in_step=record.summary.in_step).iter_rows(named=True):
+    for row in last_ready_s(record.iterations, ends_together=record.summary.ends_together).iter_rows(named=True):
         place = _worker(row["rank"]), _COMPUTE_THREAD
         known = {} if not np.isfinite(row["loss"]) else {"loss": row["loss"]}
         name = f"{_PHASES.get(row['phase'], row['phase'])} {row['index']}"
@@ -148,6 +148,7 @@ class _Exchanges:
     def __init__(self, record: Record) -> None:
         self._graph = WORKLOADS.parse(yaml.safe_load(record.spec_yaml).get("workload", "training")).graph()
         self._num_workers = record.summary.num_workers
+        self._in_step = record.summary.in_step
 
     def name(self, rank: int, row: Mapping[str, Any], number: int) -> str:
         """Of a bucket that is that many in its iteration; of a graph's exchange its own."""
@@ -156,8 +157,11 @@ class _Exchanges:
         return self._node(self._graph, rank, row["sequence"]).name or f"exchange {row['sequence']}"
 
     def arguments(self, rank: int, row: Mapping[str, Any]) -> dict[str, object]:
-        """A bucket of gradients is an all-reduce of float32, whatever becomes of it on its way."""
+        """A bucket of gradients is an all-reduce of float32, whatever becomes of it on its way; between servers and a
+        worker that goes on without the others it is no collective."""
         if self._graph is None:
+            if not self._in_step:
+                return {}
             count = row["size_bytes"] // GRADIENT_ELEMENT_BYTES
             return self._described("allreduce", count, count, "float32", range(self._num_workers))
         node = self._node(self._graph, rank, row["sequence"])

@@ -304,7 +304,7 @@ def timeline(record: Record) -> Figure | None:
     origin_s = float(iterations.filter(pl.col("index") == index)["start_s"][0])
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     bars = _Bars(origin_s, record.summary.dilation)
-    rows = last_ready_s(record.iterations.filter(this), in_step=record.summary.in_step).sort("rank")
+    rows = last_ready_s(record.iterations.filter(this), ends_together=record.summary.ends_together).sort("rank")
     # A bucket waits and is in service; computing has some parts.
     num_spans = 2 * record.buckets.filter(this).height / rows.height + 6
     num_drawn = min(rows.height, max(1, math.floor(_NUM_SPANS / num_spans)))

@@ -25,7 +25,13 @@ class Validation:
     runs: tuple[Summary, ...]
     """Round by round, in the order of the dilations."""
     compared: tuple[Comparison, ...]
-    """Empty where a run had no numbers."""
+    """Of the measures that every run has; empty where a run has no iteration times."""
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """Measures that a run has not, beside those that are compared."""
+        found = {each.measure for each in self.compared}
+        return tuple(measure for measure in MEASURES if measure not in found) if found else ()
 
     @property
     def agreement(self) -> Agreement | None:
@@ -41,6 +47,7 @@ class Validation:
             "tolerance": self.tolerance,
             "agreement": self.agreement,
             "compared": [_finite(asdict(each)) for each in self.compared],
+            "not_compared": list(self.not_compared),
             "runs": [
                 {
                     "dilation": run.dilation,
@@ -82,14 +89,13 @@ def validate_dilation(
     points = at_dilations(experiment, plan)
     runs = [run(point) for _ in range(repeat) for point in points]
     dilations = tuple(float(point.dilation) for point in points)
+    measured = [_measures(each) for each in runs]
     compared: list[Comparison] = []
-    if all(_measures(each) is not None for each in runs):
+    if all(measured):
+        common = [measure for measure in MEASURES if all(measure in found for found in measured)]
         compared = compare(
             {
-                dilation: {
-                    measure: [found[measure] for each in runs[index :: len(points)] if (found := _measures(each))]
-                    for measure in MEASURES
-                }
+                dilation: {measure: [found[measure] for found in measured[index :: len(points)]] for measure in common}
                 for index, dilation in enumerate(dilations)
             },
             tolerance=tolerance,
@@ -103,10 +109,12 @@ def validate_dilation(
     )
 
 
-def _measures(summary: Summary) -> dict[str, float] | None:
-    if summary.iteration_time_s is None or summary.scaling_factor is None:
-        return None
-    return {"iteration_time_s": summary.iteration_time_s.median, "scaling_factor": summary.scaling_factor}
+def _measures(summary: Summary) -> dict[str, float]:
+    """Nothing where it has no iteration times; it may have them and no scaling factor, as a replayed graph has."""
+    if summary.iteration_time_s is None:
+        return {}
+    factor = {} if summary.scaling_factor is None else {"scaling_factor": summary.scaling_factor}
+    return {"iteration_time_s": summary.iteration_time_s.median, **factor}
 
 
 def _plain(dilation: float) -> int | float:

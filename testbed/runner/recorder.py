@@ -205,9 +205,10 @@ class Recorder(Listener):
     def _observe(self, workers: dict[int, messages.Iteration]) -> None:
         """How long each waited for the slowest is known when all of them are through it."""
         last_s = max(each.backward_compute_end_s for each in workers.values())
-        in_step = self._plan.experiment.synchronisation.in_step
+        experiment = self._plan.experiment
+        in_step = experiment.synchronisation.in_step
         for rank, iteration in workers.items():
-            ready_s = last_s if in_step else iteration.backward_compute_end_s
+            ready_s = last_s if experiment.ends_together else iteration.backward_compute_end_s
             # Workers that do not wait for each other have no least in common, as the verdict says.
             bound_s = self._plan.clock.real_s(self._plan.prediction.schedule_bound_s) if in_step else 0.0
             times = _times(iteration, ready_s, bound_s=bound_s, dilation=self._plan.clock.dilation)

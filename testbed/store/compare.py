@@ -1,5 +1,6 @@
 """Records side by side: which belong to one setting, what settings differ in, and by how much their runs differ."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ _OF_THE_QUESTION: Final = ("workload",)
 """Settings in which the answer to one question may not differ."""
 _LENGTHS: Final = ("iterations", "warmup", "compute_only")
 """Of a workload: how long was looked, not at what."""
+_CONTENTS: Final = ("workload.trace.graph", "workload.trace.layers")
+"""Files' contents, which a resolved spec has beside their paths."""
+_FILE: Final = "workload.trace.file"
+_MOST_CHARACTERS: Final = 200
+"""Of a setting's value, where it is shown."""
 
 Finding = Literal[
     "better", "worse", "not distinguishable from noise", "noise between runs not known", "too few iterations to say"
@@ -176,7 +182,7 @@ def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
     specs = [flat(group[0].spec) for group in groups.values()]
     for key in _differing(specs):
         if key.partition(".")[0] in _OF_THE_QUESTION and key.rpartition(".")[2] not in _LENGTHS:
-            values = ", ".join(dict.fromkeys(str(spec.get(key)) for spec in specs))
+            values = ", ".join(dict.fromkeys(_shown(spec, key) for spec in specs))
             yield f"the settings answer different questions: {key} is {values}"
 
 
@@ -241,7 +247,9 @@ def _names(groups: Mapping[str, Sequence[_Run]]) -> list[str]:
     kinds = [key for key in keys if key.endswith(".kind")]
     # Where a kind differs, its own options differ as a matter of course.
     keys = [key for key in keys if key in kinds or not any(key.startswith(kind.removesuffix("kind")) for kind in kinds)]
-    named = [", ".join(f"{key.removesuffix('.kind')}={spec[key]}" for key in keys if key in spec) for spec in specs]
+    named = [
+        ", ".join(f"{key.removesuffix('.kind')}={_shown(spec, key)}" for key in keys if key in spec) for spec in specs
+    ]
     if len(set(named)) < len(named) or not all(named):
         digests = [key[:8] for key in groups]
         digests = digests if len(set(digests)) == len(digests) else list(groups)
@@ -249,6 +257,18 @@ def _names(groups: Mapping[str, Sequence[_Run]]) -> list[str]:
     return named
 
 
+def _shown(spec: Mapping[str, Any], key: str) -> str:
+    """A setting's value: a file's contents by its path and a digest, what else is long by its beginning and one."""
+    value = spec.get(key)
+    text = str(value)
+    is_contents = key in _CONTENTS and value is not None
+    if not is_contents and len(text) <= _MOST_CHARACTERS:
+        return text
+    begin = str(spec.get(_FILE)) if is_contents else f"{text[:_MOST_CHARACTERS]}..."
+    return f"{begin} ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+
+
 def _differing(specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    keys = dict.fromkeys(key for spec in specs for key in spec)
+    """Paths of values. A file's path is none of them: its contents are, wherever it lies."""
+    keys = dict.fromkeys(key for spec in specs for key in spec if key != _FILE)
     return [key for key in keys if len({json.dumps(spec.get(key), default=str) for spec in specs}) > 1]

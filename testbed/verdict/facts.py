@@ -233,6 +233,8 @@ class Facts:
     synchronisation: str = "every_iteration"
     in_step: bool = True
     """Whether workers wait for each other at all."""
+    replays_graph: bool = False
+    """Whether what a worker computes and exchanges is a graph's part: it waits inside an iteration, not at its end."""
     exchanges_always: bool = True
     """Whether workers exchange gradients in every iteration."""
     exchange_every: int | None = None
@@ -292,6 +294,11 @@ class Facts:
     """Of each worker's final parameters, where they must be the same."""
     host_cost: HostCost = "faster"
     """What CPU time of workers is in virtual time."""
+
+    @property
+    def ends_together(self) -> bool:
+        """Whether no worker's iteration ends before the last worker's last gradient."""
+        return self.in_step and not self.replays_graph
 
     @property
     def overdue_s(self) -> float:

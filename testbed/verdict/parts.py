@@ -26,16 +26,17 @@ DETAILS: Final = ("host_to_device_s", "forward_s", "backward_s")
 
 
 def worker_parts(
-    iterations: pl.DataFrame, *, num_workers: int, phase: str = "measured", in_step: bool = True
+    iterations: pl.DataFrame, *, num_workers: int, phase: str = "measured", ends_together: bool = True
 ) -> pl.DataFrame:
     """A row for each worker and iteration that every worker finished: rank, index, start_s, end_s, num_samples, loss,
     slowdown (as in ITERATION_SCHEMA), and in wall seconds time_s = the sum of PARTS, and DETAILS.
 
-    Workers that are not `in_step` never wait for each other. Where the next forward pass waits for gradients
-    (forward_stall_s), what of it lies before the last worker's last gradient of the iteration before counts as waiting.
+    Workers of which each ends an iteration by itself (not `ends_together`) have no waiting. Where the next forward pass
+    waits for gradients (forward_stall_s), what of it lies before the last worker's last gradient of the iteration
+    before counts as waiting.
     """
     ready_s, reduced_s, next_s = pl.col("ready_s"), pl.col("backward_end_s"), pl.col("next_s")
-    last_s = ready_s.max().over("index") if in_step else ready_s
+    last_s = ready_s.max().over("index") if ends_together else ready_s
     rows = (
         iterations.filter(pl.col("phase") == phase)
         .rename({"backward_compute_end_s": "ready_s"})
@@ -50,7 +51,7 @@ def worker_parts(
         lower_bound=0
     )
     waited_s = (pl.min_horizontal(pl.col("last_s"), reduced_s) - ready_s).clip(lower_bound=0)
-    if not in_step:
+    if not ends_together:
         stalled_early_s, waited_s = 0 * stall_s, 0 * stall_s
     return (
         rows.with_columns(
@@ -71,11 +72,11 @@ def worker_parts(
 
 
 def per_iteration(
-    iterations: pl.DataFrame, *, num_workers: int, dilation: float, phase: str = "measured", in_step: bool = True
+    iterations: pl.DataFrame, *, num_workers: int, dilation: float, phase: str = "measured", ends_together: bool = True
 ) -> pl.DataFrame:
     """One row per iteration that every worker finished: index, start_s of the first and end_s of the last worker
     (wall), num_samples of all, loss; and as means over workers in virtual seconds time_s = the sum of PARTS."""
-    parts = worker_parts(iterations, num_workers=num_workers, phase=phase, in_step=in_step)
+    parts = worker_parts(iterations, num_workers=num_workers, phase=phase, ends_together=ends_together)
     return (
         parts.group_by("index")
         .agg(
@@ -92,7 +93,7 @@ def per_iteration(
 def measured_iterations(iterations: pl.DataFrame, summary: Summary) -> pl.DataFrame:
     """The rows of :func:`per_iteration` of a run's measured iterations."""
     return per_iteration(
-        iterations, num_workers=summary.num_workers, dilation=summary.dilation, in_step=summary.in_step
+        iterations, num_workers=summary.num_workers, dilation=summary.dilation, ends_together=summary.ends_together
     )
 
 

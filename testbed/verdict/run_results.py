@@ -184,6 +184,7 @@ class RunResults:
             traffic_ratio=self._traffic_ratio(),
             synchronisation=synchronisation.kind,
             in_step=synchronisation.in_step,
+            replays_graph=experiment.workload.graph() is not None,
             exchanges_always=synchronisation.gradients_in_every_iteration,
             exchange_every=synchronisation.interval,
             num_exchanges=self._num_exchanges(),
@@ -443,7 +444,7 @@ class RunResults:
             self.writer.frame("iterations"),
             num_workers=experiment.workers,
             ranks=[rank],
-            in_step=experiment.synchronisation.in_step,
+            ends_together=experiment.ends_together,
         )
 
     def _not_checked(self) -> list[str]:

@@ -98,9 +98,9 @@ def _missing(workers: Mapping[int, Alone], worst: int | None, contention: float 
 
 def _alone(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> dict[int, Alone]:
     phase = _phase_alone(iterations)
-    alone = worker_parts(iterations, num_workers=num_workers, phase=phase, in_step=False)
+    alone = worker_parts(iterations, num_workers=num_workers, phase=phase, ends_together=False)
     overruns = _overrun_shares(iterations, phase)
-    beside = _computing(worker_parts(iterations, num_workers=num_workers, in_step=False))
+    beside = _computing(worker_parts(iterations, num_workers=num_workers, ends_together=False))
     base = _computing(alone)
     slowdowns = _slowdowns(iterations)
     found = {}
@@ -167,7 +167,7 @@ def compute_only_time_s(
     Each iteration is as much slowed down as in every measured iteration
     in turn, not as was drawn in the few without communication.
     """
-    parts = worker_parts(iterations, num_workers=num_workers, phase="compute_only", in_step=False)
+    parts = worker_parts(iterations, num_workers=num_workers, phase="compute_only", ends_together=False)
     if parts.is_empty():
         return None
     slowdowns = _slowdowns(iterations)

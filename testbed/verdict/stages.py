@@ -70,7 +70,9 @@ def _job(facts: Facts) -> Iterator[tuple[float, float]]:
 
 def _sums(facts: Facts, phase: str) -> pl.DataFrame:
     """Of each worker, over the phase's iterations, wall seconds."""
-    parts = worker_parts(facts.iterations, num_workers=facts.num_workers, phase=phase, in_step=facts.in_step)
+    parts = worker_parts(
+        facts.iterations, num_workers=facts.num_workers, phase=phase, ends_together=facts.ends_together
+    )
     times = pl.col(pl.Float64).exclude("loss", "start_s", "end_s", "slowdown")
     return parts.group_by("rank").agg(times.sum(), pl.len().alias("num_iterations")).sort("rank")
 

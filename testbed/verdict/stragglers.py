@@ -17,7 +17,7 @@ def worker_summaries(facts: Facts, alone: Mapping[int, Alone]) -> list[WorkerSum
 
     An exchange cannot end before the last worker has handed over its last gradient. Whoever is last in an iteration in
     which workers exchange has held up all the others by the time between the last but one and itself: with local SGD
-    one in so many, among workers that do not wait for each other none.
+    one in so many, among workers of which each ends an iteration by itself none.
     """
     num_workers, dilation = facts.num_workers, facts.dilation
     measured = facts.iterations.filter(pl.col("phase") == "measured")
@@ -29,7 +29,7 @@ def worker_summaries(facts: Facts, alone: Mapping[int, Alone]) -> list[WorkerSum
     ordered_s = np.sort(ready_s, axis=1)
     meets = _meets(facts, whole["index"].to_numpy()[::num_workers])
     late_s = np.where(meets, ordered_s[:, -1] - ordered_s[:, -2], 0.0) / dilation
-    parts = worker_parts(facts.iterations, num_workers=num_workers, in_step=facts.in_step)
+    parts = worker_parts(facts.iterations, num_workers=num_workers, ends_together=facts.ends_together)
     compute_s = parts["compute_s"].to_numpy().reshape(-1, num_workers) / dilation
     slowdown = whole["slowdown"].to_numpy().reshape(-1, num_workers)
     return [
@@ -49,7 +49,7 @@ def worker_summaries(facts: Facts, alone: Mapping[int, Alone]) -> list[WorkerSum
 def _meets(facts: Facts, index: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """In which of these measured iterations, from the first to the last, workers wait for each other. A phase begins a
     round, and its last iteration ends one."""
-    if not facts.in_step:
+    if not facts.ends_together:
         return np.zeros(len(index), dtype=bool)
     last = index.max() if facts.end == COMPLETED else -1
     return np.asarray(((index + 1) % (facts.exchange_every or 1) == 0) | (index == last))

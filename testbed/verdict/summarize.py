@@ -50,7 +50,7 @@ def summarize(facts: Facts) -> Summary:
 def measure(facts: Facts) -> Results:
     """The results of a run, whole or cut short. What cannot be known is None, never a made-up number."""
     shape = {"num_workers": facts.num_workers, "dilation": facts.dilation}
-    iterations = per_iteration(facts.iterations, **shape, in_step=facts.in_step)  # type: ignore[arg-type]
+    iterations = per_iteration(facts.iterations, **shape, ends_together=facts.ends_together)  # type: ignore[arg-type]
     typical = by_rounds(iterations, facts.exchange_every)
     whole = typical.height > 0
     mean_s = _mean(typical, "time_s")
@@ -83,6 +83,7 @@ def measure(facts: Facts) -> Results:
         epoch_s=facts.epoch_s,
         num_workers=facts.num_workers,
         num_iterations=iterations.height,
+        replays_graph=facts.replays_graph,
         dilation=facts.dilation,
         iteration_time_s=quantiles(typical["time_s"].to_numpy()) if whole else None,
         compute_time_s=_mean(typical, "compute_s"),
@@ -140,7 +141,7 @@ def _mean(frame: pl.DataFrame, column: str) -> float | None:
 def _own_time_s(facts: Facts) -> float | None:
     """Of workers that do not wait for each other, the iteration of as many alike that make as many samples a second:
     the harmonic mean over workers of their mean iterations, since their throughputs add up."""
-    parts = worker_parts(facts.iterations, num_workers=facts.num_workers, in_step=False)
+    parts = worker_parts(facts.iterations, num_workers=facts.num_workers, ends_together=False)
     own_s = parts.group_by("rank").agg(pl.col("time_s").mean())["time_s"].to_numpy()
     return float(len(own_s) / np.sum(1 / own_s)) / facts.dilation if len(own_s) else None
 

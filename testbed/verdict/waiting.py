@@ -33,14 +33,14 @@ def is_withheld(waiting: WaitingSummary) -> bool:
 
 
 def run_queue_share(
-    iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], in_step: bool = True
+    iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], ends_together: bool = True
 ) -> float | None:
     """How much of exposed communication the threads that move gradients spent waiting for a core, of these workers.
 
     Both summed over workers and measured iterations. None without iterations; 0 where all of it is less than
     RUN_QUEUE_FLOOR of them.
     """
-    measured = _measured(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
+    measured = _measured(iterations, num_workers=num_workers, ranks=ranks, ends_together=ends_together)
     if measured is None:
         return None
     waited_s = sum(measured.own_waits_s.values())
@@ -57,6 +57,7 @@ def waiting_summary(facts: Facts) -> WaitingSummary | None:
         waits=facts.waits,
         serving_s=facts.serving_waited_s,
         in_step=facts.in_step,
+        ends_together=facts.ends_together,
         bound_s=_bound_s(facts),
         at_once_s=facts.dilation * facts.at_once_s,
         shared=facts.prediction is not None and facts.prediction.bottleneck is not None,
@@ -77,6 +78,7 @@ def lateness_summary(facts: Facts) -> WaitingSummary | None:
         waits=None,
         serving_s={"delay lines": facts.dilation * facts.overdue_s},
         in_step=facts.in_step,
+        ends_together=facts.ends_together,
         bound_s=_bound_s(facts),
         at_once_s=facts.dilation * facts.at_once_s,
         shared=facts.prediction is not None and facts.prediction.bottleneck is not None,
@@ -99,6 +101,7 @@ def lengthened(
     waits: pl.DataFrame | None,
     serving_s: Mapping[str, float],
     in_step: bool = True,
+    ends_together: bool = True,
     bound_s: float = 0.0,
     at_once_s: float = 0.0,
     shared: bool = False,
@@ -117,13 +120,13 @@ def lengthened(
     has begun), so each time that exchanges are under way needs so much less. A worker's own link carries nothing of a
     bucket before the worker hands it over; where the most loaded link is `shared`, others' bytes may have crossed it
     before the last worker did, and the least counts from the first. Workers that are not `in_step` have no least in
-    common.
+    common; of which each ends an iteration by itself (not `ends_together`), what they wait for is exposed.
 
     What exposed communication can have lost counts only where it is more than RUN_QUEUE_FLOOR of the iterations; what
     all communication can have lost, hidden or not, counts always, since its time is shown whatever an iteration takes.
     Where workers exchange only once in `exchange_every` iterations, what is shown of these is of such rounds.
     """
-    measured = _measured(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
+    measured = _measured(iterations, num_workers=num_workers, ranks=ranks, ends_together=ends_together)
     if measured is None:
         return None
     exchanges = {index: _Exchanges.of(rows) for index, rows in _by_iteration(buckets, measured.indices)}
@@ -182,9 +185,11 @@ class _Measured(NamedTuple):
         return RUN_QUEUE_FLOOR * sum(self.time_s_by_iteration.values())
 
 
-def _measured(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], in_step: bool) -> _Measured | None:
+def _measured(
+    iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], ends_together: bool
+) -> _Measured | None:
     mine = pl.col("rank").is_in(list(ranks))
-    parts = worker_parts(iterations, num_workers=num_workers, in_step=in_step).filter(mine)
+    parts = worker_parts(iterations, num_workers=num_workers, ends_together=ends_together).filter(mine)
     if parts.is_empty():
         return None
     indices = parts["index"].unique()

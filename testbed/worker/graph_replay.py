@@ -290,6 +290,8 @@ class _Iteration:
         """When the device has done what it has begun."""
         self._end_s = start_s
         self._busy_s = self._overrun_s = 0.0
+        self._stall_s = 0.0
+        """How long it had nothing to do before what it began; added up, as a difference of times is never exactly 0."""
         self._started: dict[int, _Started] = {}
         self._buckets: list[control_pb2.Bucket] = []
 
@@ -319,6 +321,7 @@ class _Iteration:
         assert isinstance(node, Compute), "the device computes"
         duration_s = self._factor * self._replayer.real_s(node.duration_s)
         self._busy_s += duration_s
+        self._stall_s += max(0.0, ready.since_s - self._free_s)
         self._free_s = max(self._free_s, ready.since_s) + duration_s
         self._end_s = max(self._end_s, self._free_s)
         return _Computing(ready.number, self._free_s)
@@ -350,7 +353,7 @@ class _Iteration:
             run_queue_delay_s=delay_s,
             communication_run_queue_delay_s=communication_delay_s,
             slowdown=self._factor,
-            forward_stall_s=max(0.0, self._free_s - self._start_s - self._busy_s),
+            forward_stall_s=self._stall_s,
             pace_s=self._busy_s,
             overrun_s=self._overrun_s,
             buckets=self._buckets,

@@ -19,9 +19,14 @@ _SAID: Final[dict[Agreement | None, str]] = {
 
 
 def render_validation(
-    compared: Sequence[Comparison], agreement: Agreement | None, tolerance: float, console: Console
+    compared: Sequence[Comparison],
+    agreement: Agreement | None,
+    tolerance: float,
+    console: Console,
+    *,
+    not_compared: Sequence[str] = (),
 ) -> None:
-    """A row for each dilation and measure, then the answer."""
+    """A row for each dilation and measure, then measures that a run has not, then the answer."""
     table = Table(box=None, pad_edge=False)
     for column in ("dilation", "measure", "mean", "95 % from", "to", "over the first", "95 % from", "to", ""):
         table.add_column(column, justify="left" if column in {"measure", ""} else "right")
@@ -30,13 +35,19 @@ def render_validation(
         ratio = ["", "", ""] if each.ratio is None else _numbers(each.ratio, seconds=False)
         table.add_row(
             f"{each.dilation:g}",
-            each.measure.removesuffix("_s").replace("_", " "),
+            _measure_text(each.measure),
             *_numbers(each.value, seconds=seconds),
             *ratio,
             each.agreement or "",
         )
     console.print(table)
+    for measure in not_compared:
+        console.print(f"{_measure_text(measure)}: not compared, a run has none", highlight=False)
     console.print(f"{_SAID[agreement]} (tolerance {100 * tolerance:g} %)", highlight=False)
+
+
+def _measure_text(measure: str) -> str:
+    return measure.removesuffix("_s").replace("_", " ")
 
 
 def _numbers(interval: Interval, *, seconds: bool) -> list[str]:

@@ -83,7 +83,7 @@ def test_iterations_are_said_when_every_worker_is_through_and_their_parts_add_up
 
 
 def test_workers_that_do_not_wait_for_each_other_wait_for_nobody() -> None:
-    found = translated(Model(Scenario(num_iterations=5)), Translator(opened(), in_step=False))
+    found = translated(Model(Scenario(num_iterations=5)), Translator(opened(), ends_together=False))
     assert all(each.parts_s["waiting"] == 0 for each in found if isinstance(each, Iteration))
 
 

@@ -29,10 +29,10 @@ def test_an_iterations_parts_have_no_gaps_and_what_forward_waits_for_is_exposed(
 
 def test_workers_that_wait_for_each_other_know_when_the_last_was_ready(record: Make) -> None:
     iterations = record(num_iterations=2).iterations
-    measured = last_ready_s(iterations, in_step=True).filter(pl.col("phase") == "measured")
+    measured = last_ready_s(iterations, ends_together=True).filter(pl.col("phase") == "measured")
     for _, rows in measured.group_by("index"):
         assert set(rows["last_s"]) == {rows["backward_compute_end_s"].max()}
-    alone = last_ready_s(iterations, in_step=True).filter(pl.col("phase") == "compute_alone")
+    alone = last_ready_s(iterations, ends_together=True).filter(pl.col("phase") == "compute_alone")
     assert alone["last_s"].equals(alone["backward_compute_end_s"].rename("last_s"))
-    apart = last_ready_s(iterations, in_step=False)
+    apart = last_ready_s(iterations, ends_together=False)
     assert apart["last_s"].equals(apart["backward_compute_end_s"].rename("last_s"))

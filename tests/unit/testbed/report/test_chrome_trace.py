@@ -211,3 +211,10 @@ def test_buckets_are_described_as_torchs_profiler_describes_an_all_reduce(record
         assert arguments["In msg nelems"] == arguments["Out msg nelems"] == arguments["size_bytes"] / 4
         assert (arguments["dtype"], arguments["Group size"]) == ("Float", 4)
         assert arguments["Process Group Ranks"] == "[0, 1, 2, 3]"
+
+
+def test_a_push_and_pull_of_one_worker_is_described_as_no_collective(record: Make) -> None:
+    loaded = record(num_iterations=2, synchronisation="asynchronous", exchanges_always=False, in_step=False)
+    found = [event["args"] for event in events(loaded) if "size_bytes" in event.get("args", {})]
+    assert len(found) == loaded.buckets.height
+    assert not any("Collective name" in arguments for arguments in found)

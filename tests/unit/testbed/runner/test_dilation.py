@@ -50,4 +50,14 @@ def test_a_run_that_cannot_be_trusted_leaves_no_answer(record: Callable[..., Rec
     assert validate_dilation(validate(SPEC), repeat=1, run=lambda _: broken).agreement is None
     without = record().summary.model_copy(update={"iteration_time_s": None})
     found = validate_dilation(validate(SPEC), repeat=2, run=lambda _: without)
-    assert (found.compared, found.agreement) == ((), None)
+    assert (found.compared, found.not_compared, found.agreement) == ((), (), None)
+
+
+def test_where_a_run_has_no_scaling_factor_iteration_times_are_compared(record: Callable[..., Record]) -> None:
+    whole = record().summary.model_copy(update={"scaling_factor": 0.9})
+    runs = iter([whole] * 5 + [whole.model_copy(update={"scaling_factor": None})])
+    found = validate_dilation(validate(SPEC), repeat=2, run=lambda _: next(runs))
+    assert found.agreement == "agrees"
+    assert {each.measure for each in found.compared} == {"iteration_time_s"}
+    assert found.to_json()["not_compared"] == ["scaling_factor"]
+    assert validate_dilation(validate(SPEC), repeat=2, run=lambda _: whole).not_compared == ()

@@ -158,6 +158,40 @@ def test_longer_runs_answer_the_same_question(tmp_path: Path) -> None:
     assert [setting.name for setting in found.settings] == ["workload.iterations=4", "workload.iterations=99"]
 
 
+def replayed(directory: Path, run_id: str, file: str, graph: str, **spec: Any) -> Path:
+    trace = {"file": file, "graph": graph}
+    return record(directory, run_id, spec={"workload": {"kind": "replay", "trace": trace}, **spec})
+
+
+def test_graphs_are_named_by_their_files_and_not_shown_whole(tmp_path: Path) -> None:
+    records = [replayed(tmp_path, "a00", "fsdp.json", "f" * 10_000), replayed(tmp_path, "b01", "pp.json", "p" * 10_000)]
+    with pytest.raises(SpecError, match=r"workload.trace.graph is fsdp.json \(\w{8}\), pp.json \(\w{8}\)") as caught:
+        compare(records)
+    assert len(str(caught.value)) < 300
+    first, second = (setting.name for setting in compare(records, force=True).settings)
+    assert first.startswith("workload.trace.graph=fsdp.json (")
+    assert second.startswith("workload.trace.graph=pp.json (")
+    assert max(len(first), len(second)) < 60
+
+
+def test_the_same_graph_elsewhere_is_no_other_question(tmp_path: Path) -> None:
+    graph = "g" * 10_000
+    records = [
+        replayed(tmp_path, "a00", "fsdp.json", graph),
+        replayed(tmp_path, "b01", "/tmp/fsdp.json", graph, **{"link.rate": "1gbit"}),
+    ]
+    assert [setting.name for setting in compare(records).settings] == ["link.rate=100mbit", "link.rate=1gbit"]
+
+
+def test_long_values_differ_by_a_digest(tmp_path: Path) -> None:
+    argv = ["x" * 300]
+    workloads = [{"kind": "command", "argv": [*argv, last]} for last in "ab"]
+    records = [record(tmp_path, f"a0{at}", spec={"workload": each}) for at, each in enumerate(workloads)]
+    names = [setting.name for setting in compare(records, force=True).settings]
+    assert len(set(names)) == 2
+    assert all(name.startswith("workload.argv=['xxx") and len(name) < 250 for name in names)
+
+
 def test_one_setting_is_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="nothing to compare"):
         compare([record(tmp_path, "a00"), record(tmp_path, "a01")])

@@ -42,7 +42,7 @@ def test_exposed_begins_when_the_last_workers_last_gradient_is_ready() -> None:
 
 
 def test_workers_that_never_wait_for_each_other_do_not_wait() -> None:
-    row = of(iterations(iteration(0, 10.0), iteration(1, 12.0)), in_step=False)
+    row = of(iterations(iteration(0, 10.0), iteration(1, 12.0)), ends_together=False)
     assert (row["waiting_s"], row["exposed_s"]) == (0, pytest.approx(3.0))
 
 
@@ -80,7 +80,7 @@ _STEP = st.floats(0, 2)
     st.lists(st.lists(_STEP, min_size=6, max_size=6), min_size=1, max_size=12),
     st.booleans(),
 )
-def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[float]], in_step: bool) -> None:
+def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[float]], ends_together: bool) -> None:
     rows: list[dict[str, object]] = []
     for position, (gap, data, forward, backward, exposed, optimizer) in enumerate(steps):
         rank, index = position % num_workers, position // num_workers
@@ -90,7 +90,7 @@ def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[fl
         moments = dict(zip((*names, "optimizer_end_s", "end_s"), times, strict=True))
         moments["host_to_device_end_s"] = moments["data_end_s"]
         rows.append(iteration(rank, start_s, index=index, forward_stall_s=forward / 2) | moments)
-    parts = worker_parts(iterations(*rows), num_workers=num_workers, in_step=in_step)
+    parts = worker_parts(iterations(*rows), num_workers=num_workers, ends_together=ends_together)
     sums = parts.select(pl.sum_horizontal(*PARTS)).to_series().to_numpy()
     assert np.allclose(sums, parts["time_s"].to_numpy())
     for name in PARTS:

@@ -309,3 +309,23 @@ def test_of_workers_that_never_wait_for_each_other_the_throughputs_add_up() -> N
     assert results.iteration_time_s.mean == pytest.approx(3.75 * 2.5)
     assert results.samples_per_s == pytest.approx(16 / 3.75 + 16 / 15)
     assert results.scaling_factor == pytest.approx(1.0)
+
+
+def test_a_pipelines_bubble_is_exposed_communication_and_its_first_stage_no_straggler() -> None:
+    """The second stage's device ends 2 s before the first's, and it goes on at once."""
+    rows = [
+        iteration(rank, start_s, index=index, data_end_s=start_s, host_to_device_end_s=start_s, forward_stall_s=stall_s)
+        | dict.fromkeys(("forward_end_s", "backward_compute_end_s", "backward_end_s"), start_s + 10.0)
+        | {"optimizer_end_s": start_s + 10.0, "end_s": start_s + 10.0}
+        for rank, stall_s in ((0, 3.0), (1, 3.0))
+        for index in range(3)
+        for start_s in (10.0 * index - 2.0 * rank,)
+    ]
+    results = measure(facts(iterations=iterations(*rows), replays_graph=True))
+    assert results.waiting_time_s == 0
+    assert (results.exposed_communication_s, results.compute_time_s) == (pytest.approx(3.0), pytest.approx(7.0))
+    assert [(each.straggler_wait_s, each.last_share) for each in results.workers] == [(0, 0), (0, 0)]
+    assert not results.ends_together
+    trained = measure(facts(iterations=iterations(*rows)))
+    assert trained.waiting_time_s == pytest.approx(2 / 2 * 2 / 3)
+    assert trained.workers[0].straggler_wait_s == pytest.approx(2.0)

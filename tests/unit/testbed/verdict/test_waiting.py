@@ -62,7 +62,7 @@ def test_waiting_lengthens_communication_by_no_more_than_it_took_beyond_what_lin
     assert share_of_sums(0.0, waited_s=0.06) == pytest.approx(0.06 / 5), "of all: exposed, less than 1 % of 6.75 s"
     rows = iterations(iteration(0, 10.0), iteration(1, 10.0))
     assert lengthened_share(rows, buckets(), ranks=[], bound_s=1.0) is None
-    alone = lengthened_share(rows, buckets(), ranks=[0], in_step=False, bound_s=9.0)
+    alone = lengthened_share(rows, buckets(), ranks=[0], in_step=False, ends_together=False, bound_s=9.0)
     assert alone == pytest.approx(0.1 / 3), "workers that do not wait for each other have no least in common"
 
 
@@ -89,10 +89,10 @@ def test_each_worker_waits_for_the_server_that_waited_longest() -> None:
     assert share(0.3) == pytest.approx(0.3 / 3), "as if each worker had waited so long itself"
     assert share(0.3) == share(0.0, waited_s=0.3)
     assert share(0.3, ranks=[1]) == pytest.approx(0.3 / 3), "of those that are judged"
-    assert share(0.3, in_step=False) == pytest.approx(0.3 / 3)
+    assert share(0.3, in_step=False, ends_together=False) == pytest.approx(0.3 / 3)
     assert share(2.9) == pytest.approx(2.0 / 3), "no more than what is beyond the least"
     assert share(0.06) == pytest.approx(0.06 / 3), "of all communication, though less than 1 % of 6.75 s"
-    assert share(0.06, in_step=False) == 0
+    assert share(0.06, in_step=False, ends_together=False) == 0
 
 
 def test_waiting_in_communication_that_computing_hides_lengthens_it_all_the_same() -> None:

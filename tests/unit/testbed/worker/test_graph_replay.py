@@ -97,6 +97,16 @@ def test_computing_lasts_as_long_as_the_graph_says_and_waits_for_what_it_needs(t
     assert max(lasting_s) >= 0.05 + 0.02 - 0.02, "it waits for the message, which is sent after 50 ms"
 
 
+def test_a_device_that_waits_for_nothing_has_no_stall_at_all(tmp_path: Path) -> None:
+    """The smallest one would say that communication reaches into the next forward pass. Of a third of a power of two
+    and of twice as much, one is rounded up where it is added to a clock, however long the machine is up."""
+    lengths_s = 2**-8 / 3, 2**-7 / 3
+    exchange = Collective("all_reduce", 10, "float32", "both", after=(0,))
+    ranks = tuple((Compute(each_s), exchange) for each_s in lengths_s)
+    for worker in replayed(Graph(ranks=ranks, groups={"both": (0, 1)}), tmp_path):
+        assert [each.forward_stall_s for each in (*worker.phase("warmup"), *due(worker))] == [0.0] * 4
+
+
 def test_iterations_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     graph = Graph(ranks=((Compute(0.02),), (Compute(0.01),)), groups={})
     for worker in replayed(graph, tmp_path):
