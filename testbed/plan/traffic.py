@@ -82,6 +82,14 @@ class Traffic:
                 totals[pair] = totals.get(pair, 0) + more + num_messages * more_message_bytes
         return totals
 
+    def beyond(
+        self, traffic: Mapping[Hop, int], exchanges: Sequence[Exchange], aggregators: Sequence[AggregatorPlan]
+    ) -> dict[tuple[str, str], int]:
+        """By how much these may be more than that traffic."""
+        split = self.split(exchanges)
+        wire = self.wire(exchanges, aggregators)
+        return {pair: max(0, wire[pair] - traffic.get(pair, 0)) + split.get(pair, 0) for pair in wire}
+
     def _streams(self, exchange: Exchange) -> Sequence[_Stream]:
         """Of each pair of participants; none where the collective counts by link."""
         if exchange not in self._found:
