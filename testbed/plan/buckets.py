@@ -35,6 +35,12 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
     return fusion.buckets(gradients_of(experiment), all_reduce_s)
 
 
+def smallest_buckets(experiment: Experiment) -> tuple[int, ...]:
+    """Elements in each bucket of an engine that joins nothing: as many buckets as there can be."""
+    items = experiment.fusion.order(()).items(gradients_of(experiment).layer_counts)
+    return tuple(item.num_elements for item in items)
+
+
 def bucket_ready_s(table: LayerTable, buckets: Sequence[int]) -> list[float]:
     """When the last gradient of each bucket is there, since the beginning of backward."""
     gradients = table.gradients()

@@ -32,7 +32,8 @@ class Direction:
     balanced_bytes: float
     """The same if every switch split what it forwards evenly over equal paths."""
     split_bytes: int
-    """By how much they may be more, if no message shares its last segment with the next, and by what a stack adds."""
+    """By how much they may be more, if no message shares its last segment with the next, by what a stack adds, and if
+    an engine that joins what is ready joins nothing."""
     input_bytes: int | None
     """Of batches that are read from the storage node, and of requests for them, per iteration, counted alike."""
 

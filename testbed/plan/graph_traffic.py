@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from testbed.plan.traffic import split_bytes
 from testbed.traces.graph import ELEMENT_BYTES, Collective, Graph, Send
 from transports.channels.base import Channel
 from transports.collectives.base import Collective as Algorithm
@@ -13,17 +15,25 @@ from transports.execution.point_to_point import bursts
 Pair = tuple[int, int]
 
 
-def graph_traffic(
-    graph: Graph, algorithm: Algorithm, channel: Channel, racks: Sequence[int], mtu: int
-) -> dict[tuple[str, str], int]:
-    """Wire bytes in one iteration; a rank is the worker of that number, and `racks` has the number of each one's rack,
+class GraphTraffic(NamedTuple):
+    """Of one iteration, from worker to worker."""
+
+    wire: dict[tuple[str, str], int]
+    split: dict[tuple[str, str], int]
+    """By how much that may be more, if no message of a collective or of a send shares a segment with the next."""
+
+
+def graph_traffic(graph: Graph, algorithm: Algorithm, channel: Channel, racks: Sequence[int], mtu: int) -> GraphTraffic:
+    """Bytes on the wire; a rank is the worker of that number, and `racks` has the number of each one's rack,
     or nothing."""
-    totals: Counter[tuple[str, str]] = Counter()
+    wire: Counter[tuple[str, str]] = Counter()
+    split: Counter[tuple[str, str]] = Counter()
 
     def add(pair: Pair, payload_bytes: int, num_messages: int, num_times: int = 1) -> None:
         framed_bytes = payload_bytes + num_messages * channel.header_bytes
-        wire_bytes = channel.wire_bytes(framed_bytes, mtu).forward
-        totals[f"w{pair[0]}", f"w{pair[1]}"] += num_times * wire_bytes
+        names = f"w{pair[0]}", f"w{pair[1]}"
+        wire[names] += num_times * channel.wire_bytes(framed_bytes, mtu).forward
+        split[names] += num_times * split_bytes(framed_bytes, num_messages, channel, mtu)
 
     for nodes, num_times in _collectives(graph).items():
         for pair, payload_bytes, num_messages in _collective_bytes(graph, nodes, algorithm, racks):
@@ -37,7 +47,7 @@ def graph_traffic(
                 add(pair, sum(burst), len(burst))
             for burst in back:
                 add(pair[::-1], sum(burst), len(burst))
-    return dict(totals)
+    return GraphTraffic(dict(wire), dict(split))
 
 
 def _collectives(graph: Graph) -> Counter[tuple[Collective, ...]]:

@@ -28,7 +28,7 @@ from testbed.plan.aggregators import (
     plan_aggregators,
 )
 from testbed.plan.background import Flow, plan_flows
-from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable
+from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable, smallest_buckets
 from testbed.plan.direction import Direction
 from testbed.plan.forwarding import forwarding
 from testbed.plan.graph_traffic import graph_traffic
@@ -401,17 +401,20 @@ def make_plan(
     buckets = buckets_of(experiment, all_reduce_s)
     require_synchronisable(experiment)
     moved = Traffic(collective, channel, world, experiment.mtu)
+    requested_exchanges: tuple[Exchange, ...] = ()
+    split: Mapping[Hop, int] = {}
     if not experiment.synchronisation.in_step:
         names = participant_names(world.num_workers, world.num_servers)
-        requested_exchanges: tuple[Exchange, ...] = ()
         traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
     elif (graph := experiment.workload.graph()) is not None:
-        requested_exchanges = ()
-        traffic = graph_traffic(graph, collective, channel, world.racks, experiment.mtu)
+        traffic, split = graph_traffic(graph, collective, channel, world.racks, experiment.mtu)
     else:
         requested_exchanges = exchanges(experiment, buckets)
         traffic = moved.wire(requested_exchanges, adding)
-    split = moved.split(requested_exchanges, experiment.stack.more_message_bytes if experiment.stack else 0)
+        if experiment.fusion.joins_ready:
+            split = moved.beyond(traffic, exchanges(experiment, smallest_buckets(experiment)), adding)
+        else:
+            split = moved.split(requested_exchanges, experiment.stack.more_message_bytes if experiment.stack else 0)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, all_paths)
     storage = plan_storage(experiment, ports, all_paths, {hop: each.spec.rate_bps for hop, each in requested.items()})

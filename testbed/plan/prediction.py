@@ -26,14 +26,14 @@ byte (sock.c, sk_setup_caps)."""
 
 
 def asynchronous_time_s(
-    num_elements: int, *, num_workers: int, num_servers: int, goodput_bps: float, alpha_s: float
+    num_elements: int, *, goodput_bps: float, alpha_s: float, busiest_s: float
 ) -> tuple[float, float]:
     """The least time for one iteration's push and pull, and the expected one where computing takes no time: a worker by
-    itself pushes, then pulls, over its own link; all together they share the servers' links, which carry both
-    directions at once. Workers that compute meanwhile seldom push all at once, and then take less than is expected."""
-    size_s = GRADIENT_ELEMENT_BYTES * num_elements * 8 / goodput_bps
-    alone_s = 2 * size_s + 2 * alpha_s
-    return 2 * size_s, max(alone_s, size_s * num_workers / num_servers)
+    itself pushes, then pulls, over its own link; all together they share links, servers' at least, of which the most
+    loaded needs `busiest_s`. Workers that compute meanwhile seldom push all at once, and then take less than is
+    expected."""
+    least_s = 2 * GRADIENT_ELEMENT_BYTES * num_elements * 8 / goodput_bps
+    return least_s, max(least_s + 2 * alpha_s, busiest_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,8 @@ class Prediction:
     predicted_s: float
     """One exchange after the other, the first of them on links that were idle."""
     goodput_bps: float
-    """Of the slowest direction of a worker's or server's link that carries anything."""
+    """Of the slowest direction of a worker's or server's link that carries anything; asynchronously of a shared host's,
+    too."""
     latency_s: float
     """One way of an empty packet on the slowest path that carries anything; where an aggregator adds, the one to it."""
     aggregation_bps: float
@@ -170,21 +171,27 @@ def predict(
     trunks = [direction for direction in directions if participants.isdisjoint(direction.hop)]
     own = [direction for direction in directions if not participants.isdisjoint(direction.hop)]
     alone = [direction for direction in own if not direction.requested.unshaped]
+    of_hosts = [direction for direction in trunks if any(node.startswith("h") for node in direction.hop)]
     if not alone:
         # Workers that share a host: its link is the first that takes time.
-        own = [direction for direction in trunks if any(node.startswith("h") for node in direction.hop)]
+        own = of_hosts
         ends = World(num_workers=experiment.workers_per_host.num_hosts(experiment.workers))
     else:
         own, ends = alone, world
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
+    busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
+    alone_s = max((direction.balanced_s for direction in alone), default=0.0)
+    decides = busiest is not None and busiest.balanced_s > alone_s
+    busiest_s = busiest.balanced_s if busiest is not None else 0.0
     if not experiment.synchronisation.in_step:
-        least_s, alone_s = asynchronous_time_s(
+        # Between a worker that shares a host and any server lies the host's link.
+        goodput_bps = min([goodput_bps, *(direction.rate_bps * fraction for direction in of_hosts)])
+        least_s, predicted_s = asynchronous_time_s(
             sum(buckets),
-            num_workers=world.num_workers,
-            num_servers=world.num_servers,
             goodput_bps=goodput_bps,
             alpha_s=latency_s + costs.host_latency_s,
+            busiest_s=max(alone_s, busiest_s),
         )
         size_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
         return Prediction(
@@ -192,11 +199,11 @@ def predict(
             payload_bytes=size_bytes,
             bound_s=least_s,
             schedule_bound_s=least_s,
-            predicted_s=alone_s,
+            predicted_s=predicted_s,
             goodput_bps=goodput_bps,
             latency_s=latency_s,
             aggregation_bps=goodput_bps / fraction,
-            bottleneck=None,
+            bottleneck=busiest.name if busiest is not None and decides and busiest_s == predicted_s else None,
             fitted_at=costs.fitted_at,
         )
     links = plan_links(
@@ -207,10 +214,6 @@ def predict(
         costs=costs,
         delays_s=delays_s,
     )
-    busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
-    alone_s = max((direction.balanced_s for direction in alone), default=0.0)
-    decides = busiest is not None and busiest.balanced_s > alone_s
-    busiest_s = busiest.balanced_s if busiest is not None else 0.0
     aggregation_bps = goodput_bps / fraction * (alone_s / busiest_s if decides and alone_s else 1.0)
 
     @cache

@@ -33,6 +33,13 @@ def asynchronous_traffic(
     return traffic
 
 
+def split_bytes(num_bytes: int, num_messages: int, channel: Channel, mtu: int) -> int:
+    """By how much more than one stream of these bytes so many messages may be on the wire: one that finds its
+    connection at rest ends with a segment of its own, where one that follows another shares a segment with it."""
+    each_bytes = channel.wire_bytes(-(-num_bytes // max(1, num_messages)), mtu).forward
+    return max(0, num_messages * each_bytes - channel.wire_bytes(num_bytes, mtu).forward)
+
+
 class _Stream(NamedTuple):
     """What one participant sends another in an exchange."""
 
@@ -62,22 +69,26 @@ class Traffic:
                 for pair in (pair for each in aggregators for pair in each.pairs):
                     totals[pair] = totals.get(pair, 0) + link_bytes
             for stream in self._streams(exchange):
-                totals[stream.pair] = totals.get(stream.pair, 0) + self._wire_bytes(stream.num_bytes)
+                wire_bytes = self._channel.wire_bytes(stream.num_bytes, self._mtu).forward
+                totals[stream.pair] = totals.get(stream.pair, 0) + wire_bytes
         return totals
 
     def split(self, exchanges: Sequence[Exchange], more_message_bytes: int = 0) -> dict[tuple[str, str], int]:
-        """By how much that may be more: a message that finds its connection at rest ends with a segment of its own,
-        where one that follows another shares a segment with it; and a stack may add to each."""
+        """By how much that may be more: by messages that share no segment, and by what a stack may add to each."""
         totals: dict[tuple[str, str], int] = {}
         for exchange in exchanges:
             for pair, num_bytes, num_messages in self._streams(exchange):
-                each = self._wire_bytes(-(-num_bytes // max(1, num_messages)))
-                more = num_messages * each - self._wire_bytes(num_bytes)
-                totals[pair] = totals.get(pair, 0) + max(0, more) + num_messages * more_message_bytes
+                more = split_bytes(num_bytes, num_messages, self._channel, self._mtu)
+                totals[pair] = totals.get(pair, 0) + more + num_messages * more_message_bytes
         return totals
 
-    def _wire_bytes(self, num_bytes: int) -> int:
-        return self._channel.wire_bytes(num_bytes, self._mtu).forward
+    def beyond(
+        self, traffic: Mapping[Hop, int], exchanges: Sequence[Exchange], aggregators: Sequence[AggregatorPlan]
+    ) -> dict[tuple[str, str], int]:
+        """By how much these may be more than that traffic."""
+        split = self.split(exchanges)
+        wire = self.wire(exchanges, aggregators)
+        return {pair: max(0, wire[pair] - traffic.get(pair, 0)) + split.get(pair, 0) for pair in wire}
 
     def _streams(self, exchange: Exchange) -> Sequence[_Stream]:
         """Of each pair of participants; none where the collective counts by link."""

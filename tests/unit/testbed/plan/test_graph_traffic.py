@@ -30,7 +30,7 @@ def planned(graph: Graph, folder: Path, **more: Any) -> Plan:
 
 
 def traffic(*ranks: Any, groups: dict[str, tuple[int, ...]]) -> dict[tuple[str, str], int]:
-    return graph_traffic(Graph(ranks=tuple(map(tuple, ranks)), groups=groups), RING, TCP, (), 1500)
+    return graph_traffic(Graph(ranks=tuple(map(tuple, ranks)), groups=groups), RING, TCP, (), 1500).wire
 
 
 @pytest.mark.parametrize("num_ranks", [4, 8])
@@ -80,6 +80,19 @@ def test_a_long_message_is_announced_and_accepted_and_a_short_one_is_not() -> No
         found = traffic([Send(1, count, "float32")], [Receive(0, count, "float32")], groups={})
         assert (("w1", "w0") in found) == comes_back
         assert found["w0", "w1"] >= 4 * count
+
+
+def test_short_messages_of_a_collective_may_take_a_segment_each(tmp_path: Path) -> None:
+    """Activations of single tokens: 14 messages of 512 bytes around the ring, each after the receipt of one before."""
+    generator = GENERATORS.parse({"kind": "tensor_parallel", "activations": "4KiB"})
+    graph = generator.generate(TABLE, 8)
+    nodes = [node for node in graph.ranks[0] if isinstance(node, Collective)]
+    assert {(node.operation, 4 * node.num_elements) for node in nodes} == {("all_reduce", 4096)}
+    alone = len(nodes) * 14 * TCP.wire_bytes(512 + TCP.header_bytes, 1500).forward
+    for direction in planned(graph, tmp_path).directions:
+        assert direction.expected_bytes is not None
+        assert direction.expected_bytes < alone / 1.05
+        assert direction.expected_bytes + direction.split_bytes == alone
 
 
 @pytest.mark.parametrize(

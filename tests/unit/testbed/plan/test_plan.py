@@ -183,6 +183,10 @@ def test_each_switch_hashes_by_its_own_seed_and_the_runs() -> None:
         ),
         ({"collective": "cntk"}, "collective: cntk sums tensor by tensor .* write `fusion: none`"),
         (
+            {"collective": "cntk", "fusion": "horovod_5ms"},
+            "collective: cntk sums tensor by tensor .* write `fusion: none`",
+        ),
+        (
             {"collective": {"kind": "cntk", "tensors": [1, 2]}, "fusion": "none"},
             r"collective\.tensors: 3 elements, and",
         ),

@@ -100,10 +100,51 @@ def test_a_slow_server_is_what_its_workers_wait_for() -> None:
 
 def test_an_asynchronous_push_and_pull_is_bounded_by_the_worker_s_own_link() -> None:
     """80 Mbit each way at 1 Gbit/s; eight that push all the time share one server's link."""
-    bound_s, expected_s = asynchronous_time_s(2_500_000, num_workers=8, num_servers=1, goodput_bps=1e9, alpha_s=1e-3)
+    bound_s, expected_s = asynchronous_time_s(2_500_000, goodput_bps=1e9, alpha_s=1e-3, busiest_s=0.64)
     assert bound_s == pytest.approx(0.16)
-    assert expected_s == pytest.approx(0.64)
-    assert asynchronous_time_s(2_500_000, num_workers=8, num_servers=8, goodput_bps=1e9, alpha_s=1e-3) == (
+    assert expected_s == 0.64
+    assert asynchronous_time_s(2_500_000, goodput_bps=1e9, alpha_s=1e-3, busiest_s=0.08) == (
         pytest.approx(0.16),
         pytest.approx(0.162),
     )
+
+
+def pushing(num_workers: int, num_servers: int, **keys: Any) -> Plan:
+    servers = {"kind": "parameter_server", "servers": num_servers}
+    return plan(workers=num_workers, synchronisation="asynchronous", fusion="none", collective=servers, **keys)
+
+
+@pytest.mark.parametrize(
+    ("shared", "bottleneck"),
+    [
+        ({}, None),
+        ({"topology": {"kind": "leaf_spine", "leaves": 2, "oversubscription": 4}}, "s2 -> s0"),
+        ({"workers_per_host": 4}, "s0 -> h0"),
+        ({"workers_per_host": 4, "links": {"h*-s*": {"rate": "10mbit"}}}, "s0 -> h0"),
+    ],
+)
+def test_pushes_and_pulls_take_what_links_need_that_workers_share(
+    shared: dict[str, Any], bottleneck: str | None
+) -> None:
+    made = pushing(8, 4, **shared)
+    found = made.prediction
+    assert found.predicted_s == pytest.approx(max(direction.balanced_s for direction in made.directions), rel=1e-3)
+    assert found.bottleneck == bottleneck
+
+
+def test_a_worker_that_shares_a_host_pushes_over_the_host_s_link_alone_too() -> None:
+    slow, alike, fast = (
+        pushing(8, 4, workers_per_host=4, links={"h*-s*": {"rate": rate}}).prediction
+        for rate in ("10mbit", "100mbit", "1gbit")
+    )
+    assert slow.bound_s == pytest.approx(10 * alike.bound_s)
+    assert fast.bound_s == alike.bound_s, "servers' links"
+
+
+@pytest.mark.parametrize(
+    "slow", [{"links": {"w0-s0": {"rate": "50mbit"}}}, {"workers_per_host": 2, "links": {"h*-s*": {"rate": "50mbit"}}}]
+)
+def test_servers_links_are_no_slower_for_slow_links_of_workers(slow: dict[str, Any]) -> None:
+    """Sixteen gradients at 100 Mbit/s, where a slow link carries one, or two."""
+    alike = pushing(16, 1).prediction
+    assert pushing(16, 1, **slow).prediction.predicted_s == pytest.approx(alike.predicted_s)
