@@ -56,6 +56,12 @@ class PaperSays(_Part):
     points_are: str = ""
     """What they are, where not the same thing: `measured, 8 servers with NCCL`."""
 
+    @model_validator(mode="after")
+    def _has_numbers_that_are_known(self) -> Self:
+        if self.evidence == "unverified" and (self.value is not None or self.points):
+            raise ValueError("`value` and `points` are numbers of the paper, and nobody checked that it has them")
+        return self
+
 
 class Numbers(_Part):
     """What one number is taken from: `of` at each of the claim's points, in the order of the sweep."""
