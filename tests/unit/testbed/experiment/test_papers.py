@@ -137,3 +137,16 @@ def test_papers_have_names_and_quick_versions_have_no_more_points() -> None:
     assert len({paper.name for paper in PAPERS}) == len(PAPERS) > 0
     for _, path in SPECS:
         assert len(load_sweep(path, quick=True).points) <= len(load_sweep(path).points)
+
+
+def test_every_feature_has_a_row() -> None:
+    claimed = {claim.feature for _, path in SPECS for claim in load_sweep(path).claims}
+    elsewhere = {each.feature for paper in PAPERS for each in (*paper.elsewhere, *paper.out_of_reach)}
+    counts = {"0": "abc", "1": "abcde", "2": "abcde", "3": "abcdef", "4": "abcde", "5": "abcdef", "6": "a"}
+    assert claimed | elsewhere == {f"{paper}{letter}" for paper, letters in counts.items() for letter in letters}
+
+
+def test_claims_that_quick_leaves_no_point_of_are_left_out_and_known(spec: tuple[Paper, Path]) -> None:
+    whole, quick = load_sweep(spec[1]), load_sweep(spec[1], quick=True)
+    assert {claim.name for claim in (*quick.claims, *quick.left_out)} == {claim.name for claim in whole.claims}
+    assert not whole.left_out
