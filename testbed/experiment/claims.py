@@ -75,6 +75,9 @@ class Numbers(_Part):
     def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
         """Of the values, one for each row. Raises ValueError where they are too few or alike."""
 
+    def require_known(self, rows: Sequence["Row"], measured: float, model: float) -> None:
+        """Raises ValueError where what was found is no more than a bound of a number, and cannot be compared."""
+
     def formulas(self) -> Sequence[str]:
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
         return ()
@@ -178,17 +181,31 @@ class Order(Numbers):
         return min(first / second for first, second in itertools.pairwise(medians))
 
 
-class First(Numbers):
-    """The smallest `over` at which the value is at least a level, by a straight line between neighbours."""
+class _Place(Numbers):
+    """A place on the other axis, at which something is reached."""
 
-    kind: Literal["first"]
     in_units_of_over: ClassVar[bool] = True
     over: str
-    level: float
 
     def formulas(self) -> Sequence[str]:
         """What is looked for."""
         return (self.over,)
+
+    def require_known(self, rows: Sequence[Row], measured: float, model: float) -> None:
+        """What is reached at the first place already may have been reached long before it."""
+        first = min(row.numbers[self.over] for row in rows)
+        if (measured == first) != (model == first):
+            raise ValueError(
+                f"{self.over} is {first:g} at the first place, where {'it' if measured == first else 'the model'} has "
+                "reached it already: how long before is not known"
+            )
+
+
+class First(_Place):
+    """The smallest `over` at which the value is at least a level, by a straight line between neighbours."""
+
+    kind: Literal["first"]
+    level: float
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where no point reaches the level."""
@@ -197,21 +214,15 @@ class First(Numbers):
         )
 
 
-class Crossing(Numbers):
+class Crossing(_Place):
     """The smallest `over` at which some points are no longer below others, by a straight line through the logarithm of
     the ratio of their medians: where one way becomes worse than the other."""
 
     kind: Literal["crossing"]
-    in_units_of_over: ClassVar[bool] = True
-    over: str
     of: Mapping[str, Any]
     """The settings of those that are below at first."""
     to: Mapping[str, Any]
     """The settings of the others, at the same places."""
-
-    def formulas(self) -> Sequence[str]:
-        """What is looked for."""
-        return (self.over,)
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where they stay below everywhere."""
