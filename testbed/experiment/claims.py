@@ -131,13 +131,15 @@ class Linearity(Numbers):
 
 
 class Ratio(Numbers):
-    """The median over some points, over that of others."""
+    """The median over some points, or their least or most, over the median of others."""
 
     kind: Literal["ratio"]
     of: Mapping[str, Any]
     """The settings of those above the line."""
     to: Mapping[str, Any]
     """The settings of those below it."""
+    by: Literal["median", "least", "most"] = "median"
+    """Which of those above the line: a median says nothing of each."""
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
@@ -146,7 +148,7 @@ class Ratio(Numbers):
         for what, found in ((self.of, above), (self.to, below)):
             if not found:
                 raise ValueError(f"no point has {dict(what)}")
-        return statistics.median(above) / statistics.median(below)
+        return _EXTREMES[self.by](above) / statistics.median(below)
 
 
 class Spread(Numbers):
@@ -168,16 +170,17 @@ class Order(Numbers):
     by: str
     """The path of the setting."""
     falling: tuple[Any, ...] = Field(min_length=2)
-    """Its values, the one with the largest number first."""
+    """Its values, the one with the largest number first. Those that the sweep does not have are passed over."""
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
         medians = []
         for wanted in self.falling:
             found = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, {self.by: wanted})]
-            if not found:
-                raise ValueError(f"no point has {self.by}: {wanted}")
-            medians.append(statistics.median(found))
+            if found:
+                medians.append(statistics.median(found))
+        if len(medians) < 2:
+            raise ValueError(f"at least two of {self.by}: {list(self.falling)} are needed (got {len(medians)})")
         return min(first / second for first, second in itertools.pairwise(medians))
 
 

@@ -161,3 +161,29 @@ def test_a_knee_before_the_first_point_does_not_hold(quick: bool) -> None:
     computing = {"compute_only_time_s": 0.3 if quick else 0.6}
     plans = [Planned(plan, {**numbers, **computing}) for plan, numbers in planned(sweep)]
     assert planted(sweep.claims[0], sweep, plans, [5.0] * len(plans)) == "not judged"
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ("compression", "no compression gains"),
+        ("batch", "efficiency does not fall"),
+        ("transports", "unfused is not faster"),
+    ],
+)
+def test_one_wrong_point_is_enough_where_a_claim_is_of_all(part: str, named: str) -> None:
+    """Each in turn, half as much again or half as much."""
+    (path,) = (path for paper, path in SPECS if path.stem == part and (part != "transports" or "awan" in paper.name))
+    sweep = load_sweep(path)
+    plans = planned(sweep)
+    claims = [claim for claim in sweep.claims if named in claim.name]
+    assert claims
+    all_right = [1.0] * len(plans)
+    for number, point in enumerate(sweep.points):
+        found = {
+            planted(claim, sweep, plans, [*all_right[:number], wrong, *all_right[number + 1 :]])
+            for claim in claims
+            for wrong in (0.5, 1.5)
+        }
+        assert ("fails" in found) == any(matches(point.settings, claim.where) for claim in claims), point.text
+    assert {planted(claim, sweep, plans, all_right) for claim in claims} == {"holds"}
