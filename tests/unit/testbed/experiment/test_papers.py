@@ -199,3 +199,12 @@ def test_grpc_that_costs_what_tcp_costs_is_not_said_to_cost_more() -> None:
         if "what calls cost" in claim.name:
             assert planted(claim, sweep, plans, values) == "fails"
     assert sum("what calls cost" in claim.name for claim in sweep.claims) == 4
+
+
+def test_a_loss_that_is_far_lower_is_not_said_to_be_within_anything() -> None:
+    (path,) = (path for _, path in SPECS if path.stem == "accuracy")
+    sweep = load_sweep(path)
+    (claim,) = sweep.claims
+    assert planted(claim, sweep, planned(sweep), [1.0, 0.605]) == "holds"
+    assert "at most" in claim.name
+    assert "within" not in claim.name
