@@ -208,3 +208,9 @@ def test_a_loss_that_is_far_lower_is_not_said_to_be_within_anything() -> None:
     assert planted(claim, sweep, planned(sweep), [1.0, 0.605]) == "holds"
     assert "at most" in claim.name
     assert "within" not in claim.name
+
+
+def test_quick_asks_the_same_question_where_a_claim_names_a_size() -> None:
+    (path,) = (path for _, path in SPECS if path.stem == "latency")
+    whole, quick = (load_sweep(path, quick=quick).points[0].experiment.workload for quick in (False, True))
+    assert whole.model_dump()["layers"] == quick.model_dump()["layers"]
