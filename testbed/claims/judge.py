@@ -86,6 +86,8 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         rows = [_row(claim, mine[index]) for index in counted]
         measured = claim.take.number(rows, [of[index] for index in counted])
         model = claim.take.number(rows, [by_model[index] for index in counted]) if by_model else None
+        if model is not None:
+            claim.take.require_known(rows, measured, model)
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
     num_degraded = sum(point.outcome == "degraded" for point in mine)

@@ -92,12 +92,13 @@ def reproduce(
             finished.name,
             finished.paper,
             finished.judgements,
+            left_out=finished.left_out,
             folder=folder,
             sweeps=[part.comparison.directory for part in finished.parts],
             command=f"testbed reproduce {what}{' --quick' if quick else ''}",
         )
         if not as_json:
-            render_claims(finished.name, finished.paper, finished.judgements, standard_output())
+            render_claims(finished.name, finished.paper, finished.judgements, standard_output(), finished.left_out)
             standard_output().print(Text.assemble(("Page", "bold"), f"    {page}"), highlight=False, soft_wrap=True)
     if len(done) > 1:
         titled = [
@@ -105,6 +106,6 @@ def reproduce(
         ]
         write_index(titled, folder=folder)
     if as_json:
-        emit({"papers": [claims_json(each.name, each.paper, each.judgements) for each in done]})
+        emit({"papers": [claims_json(each.name, each.paper, each.judgements, each.left_out) for each in done]})
     if not all(each.holds for each in done):
         raise typer.Exit(1)

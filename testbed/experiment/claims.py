@@ -56,6 +56,12 @@ class PaperSays(_Part):
     points_are: str = ""
     """What they are, where not the same thing: `measured, 8 servers with NCCL`."""
 
+    @model_validator(mode="after")
+    def _has_numbers_that_are_known(self) -> Self:
+        if self.evidence == "unverified" and (self.value is not None or self.points):
+            raise ValueError("`value` and `points` are numbers of the paper, and nobody checked that it has them")
+        return self
+
 
 class Numbers(_Part):
     """What one number is taken from: `of` at each of the claim's points, in the order of the sweep."""
@@ -68,6 +74,9 @@ class Numbers(_Part):
     @abstractmethod
     def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
         """Of the values, one for each row. Raises ValueError where they are too few or alike."""
+
+    def require_known(self, rows: Sequence["Row"], measured: float, model: float) -> None:
+        """Raises ValueError where what was found is no more than a bound of a number, and cannot be compared."""
 
     def formulas(self) -> Sequence[str]:
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
@@ -122,13 +131,15 @@ class Linearity(Numbers):
 
 
 class Ratio(Numbers):
-    """The median over some points, over that of others."""
+    """The median over some points, or their least or most, over the median of others."""
 
     kind: Literal["ratio"]
     of: Mapping[str, Any]
     """The settings of those above the line."""
     to: Mapping[str, Any]
     """The settings of those below it."""
+    by: Literal["median", "least", "most"] = "median"
+    """Which of those above the line: a median says nothing of each."""
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
@@ -137,7 +148,7 @@ class Ratio(Numbers):
         for what, found in ((self.of, above), (self.to, below)):
             if not found:
                 raise ValueError(f"no point has {dict(what)}")
-        return statistics.median(above) / statistics.median(below)
+        return _EXTREMES[self.by](above) / statistics.median(below)
 
 
 class Spread(Numbers):
@@ -159,30 +170,45 @@ class Order(Numbers):
     by: str
     """The path of the setting."""
     falling: tuple[Any, ...] = Field(min_length=2)
-    """Its values, the one with the largest number first."""
+    """Its values, the one with the largest number first. Those that the sweep does not have are passed over."""
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
         medians = []
         for wanted in self.falling:
             found = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, {self.by: wanted})]
-            if not found:
-                raise ValueError(f"no point has {self.by}: {wanted}")
-            medians.append(statistics.median(found))
+            if found:
+                medians.append(statistics.median(found))
+        if len(medians) < 2:
+            raise ValueError(f"at least two of {self.by}: {list(self.falling)} are needed (got {len(medians)})")
         return min(first / second for first, second in itertools.pairwise(medians))
 
 
-class First(Numbers):
-    """The smallest `over` at which the value is at least a level, by a straight line between neighbours."""
+class _Place(Numbers):
+    """A place on the other axis, at which something is reached."""
 
-    kind: Literal["first"]
     in_units_of_over: ClassVar[bool] = True
     over: str
-    level: float
 
     def formulas(self) -> Sequence[str]:
         """What is looked for."""
         return (self.over,)
+
+    def require_known(self, rows: Sequence[Row], measured: float, model: float) -> None:
+        """What is reached at the first place already may have been reached long before it."""
+        first = min(row.numbers[self.over] for row in rows)
+        if (measured == first) != (model == first):
+            raise ValueError(
+                f"{self.over} is {first:g} at the first place, where {'it' if measured == first else 'the model'} has "
+                "reached it already: how long before is not known"
+            )
+
+
+class First(_Place):
+    """The smallest `over` at which the value is at least a level, by a straight line between neighbours."""
+
+    kind: Literal["first"]
+    level: float
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where no point reaches the level."""
@@ -191,21 +217,15 @@ class First(Numbers):
         )
 
 
-class Crossing(Numbers):
+class Crossing(_Place):
     """The smallest `over` at which some points are no longer below others, by a straight line through the logarithm of
     the ratio of their medians: where one way becomes worse than the other."""
 
     kind: Literal["crossing"]
-    in_units_of_over: ClassVar[bool] = True
-    over: str
     of: Mapping[str, Any]
     """The settings of those that are below at first."""
     to: Mapping[str, Any]
     """The settings of the others, at the same places."""
-
-    def formulas(self) -> Sequence[str]:
-        """What is looked for."""
-        return (self.over,)
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where they stay below everywhere."""

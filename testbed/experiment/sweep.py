@@ -81,6 +81,8 @@ class Sweep:
     """Those that `where` leaves."""
     claims: tuple[Claim, ...] = ()
     """What the spec says will be found."""
+    left_out: tuple[Claim, ...] = ()
+    """What it says beside, of points that `quick` has left none of."""
 
     @property
     def is_single_run(self) -> bool:
@@ -113,8 +115,8 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False
     """Read a YAML spec, with or without `sweep`, and apply overrides: `path=value`, `sweep.path=[value, ...]`, or
     `where.path=value`.
 
-    With `quick` those that the spec lists under `quick` come first, and claims of which they leave no point are left
-    out. Raises SpecError that names the path and the value of every point that is no experiment.
+    With `quick` those that the spec lists under `quick` come first, and claims of which they leave no point are
+    `left_out`. Raises SpecError that names the path and the value of every point that is no experiment.
     """
     given = [(text, parse_override(text)) for text in overrides]
 
@@ -126,8 +128,9 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False
     if not quick:
         return found
     whole = loaded(quick=False)
-    kept = (claim for claim in found.claims if _has_points(claim, found) or not _has_points(claim, whole))
-    return replace(found, claims=tuple(kept))
+    left_out = tuple(claim for claim in found.claims if not _has_points(claim, found) and _has_points(claim, whole))
+    kept = tuple(claim for claim in found.claims if claim not in left_out)
+    return replace(found, claims=kept, left_out=left_out)
 
 
 def _has_points(claim: Claim, sweep: Sweep) -> bool:

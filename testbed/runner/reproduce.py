@@ -68,6 +68,11 @@ class Reproduction:
         """The judgements of all claims, part by part."""
         return [judgement for part in self.parts for judgement in part.judgements]
 
+    @property
+    def left_out(self) -> list[Claim]:
+        """Claims of which `--quick` runs no point."""
+        return [claim for part in self.parts for claim in part.sweep.left_out]
+
     def with_part_run(self, number: int, run: Callable[[Experiment], Summary], console: Console) -> "Reproduction":
         """The reproduction with one part's missing runs done. Raises Interrupted."""
         parts = [part.run(run, console) if index == number else part for index, part in enumerate(self.parts)]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from testbed.claims.judge import Judgement
+from testbed.experiment.claims import PaperSays
 from testbed.report.figures import BLUE, GREY, PALETTE, RED, Axis, Figure, Line, Marks, Number, Series, rounded
 
 _WIDE: Final = 20
@@ -50,6 +51,8 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     ]
     color = BLUE if judgement.holds else RED
     series.append(Marks(name="emulated", color=color, x=places, y=measured, hover=texts))
+    if numeric and claim.paper is not None:
+        series += _read_off(claim.paper, "paper", color, scale)
     over = next(iter(claim.take.formulas()), None)
     ticks = {float(place): point.text.replace(" ", "\n") for place, point in placed}
     return Figure(
@@ -67,18 +70,17 @@ def _model_text(value: Number, unit: str) -> list[str]:
 
 def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
     """Claims that look at the same over the same axis, in one picture: each in its colour, what was emulated as filled
-    marks, the model as a dashed line, what was read off the paper's figure as hollow marks. Of the largest such group;
-    None where no two do."""
+    marks, the model as a dashed line, what was read off the paper's figure as hollow marks. Of the largest such group,
+    first of those with points of the paper's; None where no two do."""
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for judgement in judgements:
         over = next(iter(judgement.claim.take.formulas()), None)
         if over is not None and judgement.claim.model is not None and judgement.measured is not None:
             groups.setdefault((judgement.claim.of, over), []).append(judgement)
-    if not groups:
+    joint = [item for item in groups.items() if len(item[1]) > 1]
+    if not joint:
         return None
-    (looked_at, over), group = max(groups.items(), key=lambda item: len(item[1]))
-    if len(group) < 2:
-        return None
+    (looked_at, over), group = max(joint, key=lambda item: (any(map(_has_points, item[1])), len(item[1])))
     series = [
         each for judgement, color in zip(group, itertools.cycle(PALETTE[:-1])) for each in _series(judgement, color)
     ]
@@ -98,20 +100,30 @@ def _series(judgement: Judgement, color: str) -> Iterator[Line | Marks]:
     yield Line(name=f"{name}, model", color=color, x=places, y=model, dash="dash")
     texts = _texts(f"{name}, emulated", emulated)
     yield Marks(name=f"{name}, emulated", color=color, x=places, y=emulated, hover=texts)
-    paper = judgement.claim.paper
-    if paper is not None and paper.points:
-        named = f"{name}, paper: {paper.points_are} [{paper.evidence}]"
-        read = [float(value) for _, value in paper.points]
-        yield Marks(
-            name=named,
-            color=color,
-            x=[float(place) for place, _ in paper.points],
-            y=read,
-            shape="diamond",
-            hollow=True,
-            size=10,
-            hover=_texts(named, read),
-        )
+    if judgement.claim.paper is not None:
+        yield from _read_off(judgement.claim.paper, f"{name}, paper", color, 1.0)
+
+
+def _has_points(judgement: Judgement) -> bool:
+    return judgement.claim.paper is not None and bool(judgement.claim.paper.points)
+
+
+def _read_off(paper: PaperSays, name: str, color: str, scale: float) -> Iterator[Marks]:
+    """What was read off the paper's figure, if anything was."""
+    if not paper.points:
+        return
+    named = f"{name}: {paper.points_are} [{paper.evidence}]"
+    read = [_scaled(value, scale) for _, value in paper.points]
+    yield Marks(
+        name=named,
+        color=color,
+        x=[float(place) for place, _ in paper.points],
+        y=read,
+        shape="diamond",
+        hollow=True,
+        size=10,
+        hover=_texts(named, read),
+    )
 
 
 def _texts(name: str, values: Sequence[Number]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from testbed.claims.judge import Judgement
 from testbed.errors import MissingRequirementError
+from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Paper
 from testbed.record.writer import replace_text
 from testbed.report.claims.figures import claims_figures
@@ -24,13 +25,15 @@ def write_claims(
     paper: Paper | None,
     judgements: Sequence[Judgement],
     *,
+    left_out: Sequence[Claim] = (),
     folder: Path,
     sweeps: Sequence[Path],
     command: str,
 ) -> Path:
     """Write, or write again, `<name>.html`, `.md`, `.tex` and `.json` in the folder, and its figures; returns the page.
 
-    `sweeps` are the directories of the runs' own pages. Raises MissingRequirementError.
+    `sweeps` are the directories of the runs' own pages, `left_out` the claims that `--quick` does not try. Raises
+    MissingRequirementError.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +43,7 @@ def write_claims(
     page = template("claims.html.j2").render(
         name=name,
         paper=paper,
-        rows=list(claim_rows(judgements, paper)),
+        rows=list(claim_rows(judgements, paper, left_out)),
         judgements=list(enumerate(judgements)),
         paper_text=paper_text,
         value_text=value_text,
@@ -50,9 +53,11 @@ def write_claims(
     )
     replace_text(folder / f"{name}.html", page)
     drawn = write_pictures(folder / f"{name}.html", figures)
-    replace_text(folder / f"{name}.md", claims_markdown(name, paper, judgements) + pictures_markdown(drawn, folder))
-    replace_text(folder / f"{name}.tex", claims_latex(judgements, paper))
-    replace_text(folder / f"{name}.json", json.dumps(claims_json(name, paper, judgements), indent=2) + "\n")
+    replace_text(
+        folder / f"{name}.md", claims_markdown(name, paper, judgements, left_out) + pictures_markdown(drawn, folder)
+    )
+    replace_text(folder / f"{name}.tex", claims_latex(judgements, paper, left_out))
+    replace_text(folder / f"{name}.json", json.dumps(claims_json(name, paper, judgements, left_out), indent=2) + "\n")
     return folder / f"{name}.html"
 
 

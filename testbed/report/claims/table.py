@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from testbed.claims.judge import Judgement
-from testbed.experiment.claims import PaperSays
+from testbed.experiment.claims import Claim, PaperSays
 from testbed.experiment.papers import Paper
 from testbed.record import number_text
 from testbed.report.markdown import plain
 
 HEADERS: Final = ("", "claim", "paper", "model", "emulated", "")
 SCHEMA_VERSION: Final = 1
+NOT_QUICK: Final = "not with --quick"
+NOT_RUN: Final = ("elsewhere", "out of reach", NOT_QUICK)
+"""States of claims that this command did not try."""
 
 
 class ClaimRow(NamedTuple):
@@ -28,8 +31,11 @@ class ClaimRow(NamedTuple):
     reason: str
 
 
-def claim_rows(judgements: Sequence[Judgement], paper: Paper | None) -> Iterator[ClaimRow]:
-    """Those that ran, those that another command checks, those that cannot be tried here."""
+def claim_rows(
+    judgements: Sequence[Judgement], paper: Paper | None, left_out: Sequence[Claim] = ()
+) -> Iterator[ClaimRow]:
+    """Those that ran, those that `--quick` left out, those that another command checks, those that cannot be tried
+    here."""
     for judgement in judgements:
         claim = judgement.claim
         yield ClaimRow(
@@ -41,6 +47,8 @@ def claim_rows(judgements: Sequence[Judgement], paper: Paper | None) -> Iterator
             judgement.state,
             judgement.reason,
         )
+    for claim in left_out:
+        yield ClaimRow(claim.feature, claim.name, paper_text(claim.paper), "", "", NOT_QUICK, "")
     for each in paper.elsewhere if paper else ():
         yield ClaimRow(each.feature, each.name, paper_text(each.paper), "", "", "elsewhere", each.command)
     for out in paper.out_of_reach if paper else ():
@@ -63,9 +71,11 @@ def value_text(value: float | None, unit: str) -> str:
     return f"{number_text.digits(value)} {unit}".rstrip()
 
 
-def claims_json(name: str, paper: Paper | None, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """What `testbed reproduce --json` prints of one paper."""
-    out = paper.out_of_reach if paper else ()
+def claims_json(
+    name: str, paper: Paper | None, judgements: Sequence[Judgement], left_out: Sequence[Claim] = ()
+) -> dict[str, Any]:
+    """What `testbed reproduce --json` prints of one paper: every row of the table."""
+    not_run = list(claim_rows((), paper, left_out))
     return {
         "schema_version": SCHEMA_VERSION,
         "name": name,
@@ -75,10 +85,7 @@ def claims_json(name: str, paper: Paper | None, judgements: Sequence[Judgement])
         "holds": all(judgement.holds for judgement in judgements),
         "claims": [
             *(_claim_json(judgement) for judgement in judgements),
-            *(
-                {"name": each.name, "feature": each.feature, "state": "out of reach", "reason": each.reason}
-                for each in out
-            ),
+            *({"name": row.name, "feature": row.feature, "state": row.state, "reason": row.reason} for row in not_run),
         ],
     }
 
@@ -101,13 +108,15 @@ def _claim_json(judgement: Judgement) -> Mapping[str, Any]:
     }
 
 
-def claims_markdown(name: str, paper: Paper | None, judgements: Sequence[Judgement]) -> str:
+def claims_markdown(
+    name: str, paper: Paper | None, judgements: Sequence[Judgement], left_out: Sequence[Claim] = ()
+) -> str:
     """The table as Markdown, for a paper's appendix or an issue."""
     lines = [f"## {paper.title if paper else name}", ""]
     if paper is not None:
         lines += [f"{paper.authors}, {paper.venue}. <{paper.url}>", "", f"Known of it: {paper.basis}.", ""]
     lines += ["| | claim | paper | model | emulated | |", "|---|---|---|---:|---:|---|"]
-    rows = list(claim_rows(judgements, paper))
+    rows = list(claim_rows(judgements, paper, left_out))
     for row in rows:
         cells = (row.feature, row.name, row.paper, row.model, row.emulated, row.state)
         lines.append("| " + " | ".join(map(plain, cells)) + " |")
@@ -121,10 +130,10 @@ _LATEX: Final = str.maketrans(
 )  # fmt: skip
 
 
-def claims_latex(judgements: Sequence[Judgement], paper: Paper | None) -> str:
+def claims_latex(judgements: Sequence[Judgement], paper: Paper | None, left_out: Sequence[Claim] = ()) -> str:
     """A tabular of all rows; it needs no package."""
     lines = [r"\begin{tabular}{llrrl}", r"\hline", r"claim & paper & model & emulated & \\", r"\hline"]
-    for row in claim_rows(judgements, paper):
+    for row in claim_rows(judgements, paper, left_out):
         cells = (row.name, row.paper, row.model, row.emulated, row.state)
         lines.append(" & ".join(cell.translate(_LATEX) for cell in cells) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])

@@ -8,13 +8,16 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.claims.judge import Judgement
+from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Paper
-from testbed.report.claims.table import HEADERS, claim_rows
+from testbed.report.claims.table import HEADERS, NOT_RUN, claim_rows
 
 _STYLES: Final = {"holds": "green", "degraded": "yellow", "fails": "bold red", "not judged": "yellow"}
 
 
-def render_claims(name: str, paper: Paper | None, judgements: Sequence[Judgement], console: Console) -> None:
+def render_claims(
+    name: str, paper: Paper | None, judgements: Sequence[Judgement], console: Console, left_out: Sequence[Claim] = ()
+) -> None:
     """A heading and a row for each claim, then why those that do not hold do not."""
     console.print()
     console.print(Text(paper.title if paper else name, style="bold"))
@@ -32,7 +35,7 @@ def render_claims(name: str, paper: Paper | None, judgements: Sequence[Judgement
             overflow="fold",
             min_width=10 if right else None,
         )
-    rows = list(claim_rows(judgements, paper))
+    rows = list(claim_rows(judgements, paper, left_out))
     for row in rows:
         state = Text(row.state, style=_STYLES.get(row.state, "dim"))
         # As text: rich would take `[abstract]` for markup.
@@ -41,5 +44,5 @@ def render_claims(name: str, paper: Paper | None, judgements: Sequence[Judgement
     console.print()
     for row in rows:
         if row.reason:
-            style = "dim" if row.state in ("elsewhere", "out of reach") else ""
+            style = "dim" if row.state in NOT_RUN else ""
             console.print(Text(f"• {row.name}: {row.reason}", style=style), highlight=False)

@@ -86,3 +86,14 @@ def test_what_is_no_number_is_not_judged() -> None:
         assert judged({2: first_s, 4: second_s}, take=take, expect=expect).state == "not judged"
     assert judged({2: 4.1}, of="(time_s - W ** 3) ** 0.5", take=take, expect=expect).state == "not judged"
     assert judged({2: -1.0, 4: 5.0}, take={"kind": "spread"}, expect=expect).state == "not judged"
+
+
+def test_a_place_that_was_reached_before_the_first_point_is_not_known() -> None:
+    take = {"kind": "first", "over": "W", "level": 1.1}
+    keys: dict[str, Any] = {"take": take, "model": "W / 4", "expect": {"difference": 3}}
+    assert judged({2: 0.6, 4: 1.0, 8: 2.0}, **keys).state == "holds"
+    early = judged({2: 5.0, 4: 5.0, 8: 5.0}, **keys)
+    assert (early.state, early.measured) == ("not judged", None), "2 is near 4.4, and it may have been 0.1"
+    assert "has reached it already" in early.reason
+    least: dict[str, Any] = {**keys, "model": "W"}
+    assert judged({2: 5.0, 4: 5.0, 8: 5.0}, **least).state == "holds", "where both have, they agree"

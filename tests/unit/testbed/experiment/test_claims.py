@@ -164,3 +164,9 @@ def test_names_tell_claims_apart() -> None:
 def test_points_are_found_by_settings(setting: object, wanted: object, found: bool) -> None:
     assert matches({"x": setting}, {"x": wanted}) == found
     assert not matches({}, {"x": wanted})
+
+
+def test_nothing_unverified_is_a_number_of_the_paper() -> None:
+    for key, value in (("value", 0.05), ("points", [[1, 2]])):
+        with pytest.raises(SpecError, match="nobody checked"):
+            parse_claims([claim(paper={"says": "5 %", "evidence": "unverified", key: value})])

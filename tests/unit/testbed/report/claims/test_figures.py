@@ -64,3 +64,29 @@ def test_where_the_number_is_a_place_its_unit_is_not_that_of_the_points() -> Non
     assert figure is not None
     assert figure.y.title == "scaling_factor"
     assert [type(series) for series in figure.series] == [Marks, Marks]
+
+
+def test_of_two_groups_the_one_with_points_of_the_paper_is_drawn_however_small() -> None:
+    read = compared("A: x", points=[[10, 0.475]], points_are="measured")
+    another = [compared(name) for name in ("C: x", "D: x", "E: x")]
+    over_ratio = [
+        replace(each, claim=each.claim.model_copy(update={"take": each.claim.take.model_copy(update={"over": "c"})}))
+        for each in another
+    ]
+    figure = joint_figure([*over_ratio, read, compared("B: x")])
+    assert figure is not None
+    assert [series.name for series in figure.series if isinstance(series, Marks) and series.hollow] == [
+        "A, paper: measured [figure]"
+    ]
+    largest = joint_figure([*over_ratio, read])
+    assert largest is not None
+    assert largest.x.title == "c"
+
+
+def test_a_claim_s_own_figure_has_the_points_of_the_paper_in_its_unit() -> None:
+    judgement = compared("A", points=[[10, 0.475]], points_are="measured")
+    figure = claim_figure(replace(judgement, claim=judgement.claim.model_copy(update={"unit": "%"})))
+    assert figure is not None
+    paper = figure.series[-1]
+    assert isinstance(paper, Marks)
+    assert (paper.name, paper.x, paper.y, paper.hollow) == ("paper: measured [figure]", [10.0], [47.5], True)

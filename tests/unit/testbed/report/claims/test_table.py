@@ -9,10 +9,10 @@ from rich.console import Console
 
 from testbed.claims.judge import Judgement, PointValue, State
 from testbed.experiment.claims import Claim
-from testbed.experiment.papers import OutOfReach, Paper
+from testbed.experiment.papers import Elsewhere, OutOfReach, Paper
 from testbed.record.number_text import DASH
 from testbed.report.claims.page import write_claims, write_index
-from testbed.report.claims.table import claims_json, claims_latex, claims_markdown, value_text
+from testbed.report.claims.table import claim_rows, claims_json, claims_latex, claims_markdown, value_text
 from testbed.report.claims.terminal import render_claims
 
 PAPER = Paper(
@@ -23,6 +23,7 @@ PAPER = Paper(
     url="https://example.org",
     basis="its abstract",
     parts=("a.yaml",),
+    elsewhere=(Elsewhere(name="of a log", feature="2a", command="make check-papers"),),
     out_of_reach=(OutOfReach(name="on a GPU", feature="4d", reason="there is none"),),
 )
 
@@ -67,6 +68,15 @@ def test_json_says_whether_all_hold() -> None:
     assert not document["holds"]
     assert [claim["state"] for claim in document["claims"]] == ["holds", "not judged"]
     assert document["claims"][0]["points"][1] == {"text": "workers=4", "over": 4.0, "measured": None, "model": 0.4}
+
+
+def test_json_has_every_row_of_the_table_and_what_was_not_run_is_not_held_to_hold() -> None:
+    left_out = [judgement("large").claim]
+    rows = list(claim_rows([judgement()], PAPER, left_out))
+    claims = claims_json("x", PAPER, [judgement()], left_out)["claims"]
+    assert [(claim["name"], claim["state"]) for claim in claims] == [(row.name, row.state) for row in rows]
+    assert [row.state for row in rows] == ["fails", "not with --quick", "elsewhere", "out of reach"]
+    assert "large" in claims_markdown("x", PAPER, [judgement()], left_out)
 
 
 @pytest.mark.parametrize(
