@@ -85,7 +85,7 @@ def test_every_worker_pushes_and_pulls_each_shard_once(servers: int) -> None:
 def test_servers_links_are_what_many_workers_wait_for() -> None:
     size_s = plan(**SERVER).prediction.gradient_bytes * 8 / plan(**SERVER).prediction.goodput_bps
     many = SERVER | {"collective": {"kind": "parameter_server", "servers": 4}}
-    assert plan(workers=4, **SERVER).prediction.predicted_s == pytest.approx(4 * size_s)
+    assert plan(workers=4, **SERVER).prediction.predicted_s == pytest.approx(4 * size_s, rel=1e-3)
     assert plan(workers=4, **many).prediction.predicted_s > 2 * size_s
     for each in (SERVER, many):
         assert plan(workers=4, **each).prediction.bound_s == pytest.approx(2 * size_s), "of one that pushes by itself"
