@@ -126,15 +126,7 @@ def test_a_launcher_runs_in_the_first_host_and_finds_the_others(tmp_path: Path) 
     plan = planned("sh", "-c", 'grep -c pid= "$TESTBED_SSH"; cat "$TESTBED_HOSTFILE"', workload={"launcher": True})
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
     heard = Heard()
-    Launch(
-        plan,
-        hosts,
-        run_id="r",
-        redirected=tmp_path / "redirected",
-        aggregation_lost=tmp_path / "lost",
-        directory=tmp_path,
-        listener=heard,
-    ).run()
+    prepared(plan, hosts, tmp_path, heard).run()
     assert [line for _, line, _ in heard.lines] == ["2", "w0 slots=1", "w1 slots=1"]
     assert heard.exits == {0: 0}
     assert hosts["w1"].started == []
@@ -202,20 +194,26 @@ class Heard(Listener):
         self.tick()
 
 
+def prepared(plan: Plan, hosts: dict[str, Any], directory: Path, heard: Heard, **how: Any) -> Launch:
+    """Not started; what it and its workers write is in the directory."""
+    return Launch(
+        plan,
+        hosts,
+        run_id="r",
+        redirected=directory / "redirected",
+        aggregation_lost=directory / "lost",
+        directory=directory,
+        listener=heard,
+        **how,
+    )
+
+
 def launch(tmp_path: Path, script: str, *, heard: Heard | None = None, grace: str = "5s", workers: int = 2) -> Heard:
     heard = heard or Heard()
     plan = planned("sh", "-c", script, workers=workers, grace=grace)
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(workers)}
     try:
-        Launch(
-            plan,
-            hosts,
-            run_id="r",
-            redirected=tmp_path / "redirected",
-            aggregation_lost=tmp_path / "lost",
-            directory=tmp_path,
-            listener=heard,
-        ).run()
+        prepared(plan, hosts, tmp_path, heard).run()
     finally:
         assert all(process.poll() is not None for host in hosts.values() for process in host.started)
     return heard
@@ -233,16 +231,7 @@ def test_a_worker_that_ended_with_its_container_tells_by_its_status_and_the_cont
         raise RunFailedError("the container of w1 was removed")
 
     with pytest.raises(CommandFailedError, match="the container of w1 was removed") as raised:
-        Launch(
-            plan,
-            hosts,
-            run_id="r",
-            redirected=tmp_path / "redirected",
-            aggregation_lost=tmp_path / "lost",
-            directory=tmp_path,
-            listener=Heard(),
-            watch=watch,
-        ).run()
+        prepared(plan, hosts, tmp_path, Heard(), watch=watch).run()
     assert raised.value.exit_code == 128 + signal.SIGKILL
 
 
@@ -295,16 +284,7 @@ def test_rank_0_reads_what_it_is_given_and_the_others_nothing(tmp_path: Path) ->
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
     heard = Heard()
     with (tmp_path / "given").open() as given:
-        Launch(
-            plan,
-            hosts,
-            run_id="r",
-            redirected=tmp_path / "redirected",
-            aggregation_lost=tmp_path / "lost",
-            directory=tmp_path,
-            listener=heard,
-            stdin=given.fileno(),
-        ).run()
+        prepared(plan, hosts, tmp_path, heard, stdin=given.fileno()).run()
     assert [line for rank, line, _ in heard.lines if rank == 0] == ["a line", "end"]
     assert [line for rank, line, _ in heard.lines if rank == 1] == ["end"]
 
@@ -380,15 +360,7 @@ def test_a_signal_while_a_worker_is_being_started_reaches_that_worker_too(tmp_pa
     hosts: dict[str, Any] = {"w0": LocalHost(tmp_path), "w1": Hangup(tmp_path)}
     before = signal.signal(signal.SIGHUP, interrupt)
     try:
-        launched = Launch(
-            plan,
-            hosts,
-            run_id="r",
-            redirected=tmp_path / "r",
-            aggregation_lost=tmp_path / "lost",
-            directory=tmp_path,
-            listener=Heard(),
-        )
+        launched = prepared(plan, hosts, tmp_path, Heard())
         with pytest.raises(Interrupted, match="SIGHUP"):
             launched.run()
     finally:
@@ -405,16 +377,7 @@ def test_what_is_watched_ends_the_run(tmp_path: Path) -> None:
 
     plan = planned("sleep", "60")
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
-    launched = Launch(
-        plan,
-        hosts,
-        run_id="r",
-        redirected=tmp_path / "r",
-        aggregation_lost=tmp_path / "lost",
-        directory=tmp_path,
-        listener=Heard(),
-        watch=broken,
-    )
+    launched = prepared(plan, hosts, tmp_path, Heard(), watch=broken)
     with pytest.raises(RunFailedError, match="a daemon"):
         launched.run()
     assert all(process.poll() is not None for host in hosts.values() for process in host.started)
@@ -452,15 +415,7 @@ def test_a_worker_that_somebody_stops_for_a_while_is_named(tmp_path: Path) -> No
         next(steps, lambda: (tmp_path / "done").touch() if heard.interference else None)()
 
     heard.tick = step
-    Launch(
-        plan,
-        hosts,
-        run_id="r",
-        redirected=tmp_path / "r",
-        aggregation_lost=tmp_path / "lost",
-        directory=tmp_path,
-        listener=heard,
-    ).run()
+    prepared(plan, hosts, tmp_path, heard).run()
     (text,) = heard.interference
     assert re.fullmatch(r"w1 was stopped for \d\.\d s \(SIGSTOP, or a debugger\)", text)
 
