@@ -63,12 +63,16 @@ class Commands:
     def start(
         self, command: str, *, output: IO[bytes] | None = None, group: Path | None = None
     ) -> subprocess.Popen[bytes] | None:
-        """In a process group of its own, to which the terminal sends no signals: it would hear of one twice."""
+        """In a process group of its own, to which the terminal sends no signals: it would hear of one twice.
+
+        The kernel speaks of a parent's death for each of its threads that had taken over the child, and numpy has one:
+        so that it is said once, the parent is a shell, whose own death may well be said twice."""
         if self._interrupted:
             return None
         join = f"echo $$ > {shlex.quote(str(group / 'cgroup.procs'))} && " if group else ""
         process = subprocess.Popen(
-            ["sh", "-c", f"{join}exec setpriv --pdeathsig INT env {command}"],
+            ["setpriv", "--pdeathsig", "KILL"]
+            + ["sh", "-c", f"{join}trap : INT; setpriv --pdeathsig INT env {command}; exit $?"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output and subprocess.STDOUT,
