@@ -70,9 +70,9 @@ class Commands:
         if self._interrupted:
             return None
         join = f"echo $$ > {shlex.quote(str(group / 'cgroup.procs'))} && " if group else ""
+        said_once = "setpriv --pdeathsig INT"
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL"]
-            + ["sh", "-c", f"{join}trap : INT; setpriv --pdeathsig INT env {command}; exit $?"],
+            [*("setpriv", "--pdeathsig", "KILL", "sh", "-c"), f"{join}trap : INT; {said_once} env {command}; exit $?"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output and subprocess.STDOUT,
