@@ -35,12 +35,6 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
     return fusion.buckets(gradients_of(experiment), all_reduce_s)
 
 
-def smallest_buckets(experiment: Experiment) -> tuple[int, ...]:
-    """Elements in each bucket of an engine that joins nothing: as many buckets as there can be."""
-    items = experiment.fusion.order(()).items(gradients_of(experiment).layer_counts)
-    return tuple(item.num_elements for item in items)
-
-
 def bucket_ready_s(table: LayerTable, buckets: Sequence[int]) -> list[float]:
     """When the last gradient of each bucket is there, since the beginning of backward."""
     gradients = table.gradients()
@@ -57,14 +51,34 @@ def exchanges(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange,
 
 
 def exchanges_by_bucket(experiment: Experiment, buckets: Sequence[int]) -> tuple[tuple[Exchange, ...], ...]:
-    """Those of each bucket. Raises SpecError as :func:`exchanges` does."""
+    """Those of each bucket; where an engine joins what is ready, as if all were ready at once: it agrees once, and all
+    buckets go out. Raises SpecError as :func:`exchanges` does."""
+    return _by_bucket(experiment, buckets, agrees_each=not experiment.fusion.joins_ready)
+
+
+def exchanges_of_layers(experiment: Experiment) -> tuple[Exchange, ...]:
+    """The most that an engine requests that joins what is ready: where layers become ready one by one, it agrees
+    before each of them and joins none."""
+    items = experiment.fusion.order(()).items(gradients_of(experiment).layer_counts)
+    by_layer = _by_bucket(experiment, [item.num_elements for item in items], agrees_each=True)
+    return tuple(exchange for each in by_layer for exchange in each)
+
+
+def _by_bucket(
+    experiment: Experiment, buckets: Sequence[int], *, agrees_each: bool
+) -> tuple[tuple[Exchange, ...], ...]:
+    """Members agree before each bucket, or before the first alone, if they agree on buckets at all."""
     compressor = experiment.compression
     _require_right(experiment, compressor)
     if experiment.stack is None and (reason := experiment.collective.buckets_incompatibility(buckets)):
         raise SpecError(reason)
-    by_bucket = [compressor.exchanges(shapes, experiment.workers) for shapes in bucket_shapes(experiment, buckets)]
     mask = agreement_mask(experiment, buckets)
-    return tuple((*agreement(experiment, mask, requested), *requested) for requested in by_bucket)
+    found: list[tuple[Exchange, ...]] = []
+    for shapes in bucket_shapes(experiment, buckets):
+        requested = compressor.exchanges(shapes, experiment.workers)
+        agreed = agreement(experiment, mask, requested) if agrees_each or not found else ()
+        found.append((*agreed, *requested))
+    return tuple(found)
 
 
 def patterns(experiment: Experiment, buckets: Sequence[int]) -> tuple[Pattern, ...]:

@@ -28,7 +28,7 @@ from testbed.plan.aggregators import (
     plan_aggregators,
 )
 from testbed.plan.background import Flow, plan_flows
-from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable, smallest_buckets
+from testbed.plan.buckets import buckets_of, exchanges, exchanges_of_layers, patterns, require_synchronisable
 from testbed.plan.direction import Direction
 from testbed.plan.forwarding import forwarding
 from testbed.plan.graph_traffic import graph_traffic
@@ -412,7 +412,7 @@ def make_plan(
         requested_exchanges = exchanges(experiment, buckets)
         traffic = moved.wire(requested_exchanges, adding)
         if experiment.fusion.joins_ready:
-            split = moved.beyond(traffic, exchanges(experiment, smallest_buckets(experiment)), adding)
+            split = moved.beyond(traffic, exchanges_of_layers(experiment), adding)
         else:
             split = moved.split(requested_exchanges, experiment.stack.more_message_bytes if experiment.stack else 0)
     ports = {first.node: first for first, _ in links if first.node in hops}

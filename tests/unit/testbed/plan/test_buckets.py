@@ -7,7 +7,7 @@ import pytest
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
 from testbed.experiment.fusion.base import shapes_of
-from testbed.plan.buckets import scaled
+from testbed.plan.buckets import exchanges_of_layers, scaled
 from testbed.plan.plan import Plan, make_plan
 from transports.compression.base import COMPRESSORS, Exchange
 
@@ -107,6 +107,13 @@ def test_what_is_summed_on_its_way_is_settled_before_the_next_agreement() -> Non
     assert {each.operation for each in made.exchanges[2::3]} == {"all_reduce"}
     assert settling not in plan(**keys, compression="top_k").exchanges, "nothing is summed"
     assert settling not in plan(collective="in_network").exchanges, "one sum after the other needs none"
+
+
+def test_what_is_joined_by_time_is_planned_as_one_decision_with_one_agreement() -> None:
+    workload = {"kind": "synthetic", "layers": ["64KiB"] * 6}
+    made = plan(fusion={"kind": "time", "bytes": "128KiB"}, workload=workload)
+    assert [each.of_gradients for each in made.exchanges] == [False, True, True, True]
+    assert [each.of_gradients for each in exchanges_of_layers(made.experiment)] == [False, True] * 6
 
 
 @pytest.mark.parametrize("register_bits", [8, 16])

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.plan.traffic import Traffic, expected_loads
 from testbed.theory.joining import Decision, Joining
 
 FORWARD_S, LAYER_S = 0.1, 0.02
@@ -58,3 +60,38 @@ def test_only_what_all_have_goes_out() -> None:
     assert found[0].looks_s == pytest.approx((0.12, 0.24))
     assert counts(found) == [[1]] * 8
     assert found[-1].buckets[-1].ready_s == pytest.approx(FORWARD_S + 8 * LAYER_S)
+
+
+@pytest.mark.parametrize("cycle", ["1ms", "20ms", "50ms", "1s"])
+@pytest.mark.parametrize(
+    ("collective", "compression", "num_layers", "size"),
+    [
+        ("in_network", {"kind": "random_k", "ratio": 0.01}, 40, "1MiB"),
+        ("ring", {"kind": "random_k", "ratio": 0.01}, 40, "1MiB"),
+        ("ring", {"kind": "top_k", "ratio": 0.001}, 40, "1MiB"),
+        ("ring", "signsgd", 200, "64KiB"),
+        ("ring", "none", 400, "16KiB"),
+    ],
+)
+def test_whatever_is_joined_puts_on_the_wire_what_the_plan_expects_and_allows(
+    collective: str, compression: Any, num_layers: int, size: str, cycle: str
+) -> None:
+    """One decision makes many buckets here, and agrees once: an agreement before each was 5.6 % more than runs had."""
+    workload = {"kind": "synthetic", "layers": [size] * num_layers, "forward": "100ms", "backward": "200ms"}
+    fusion = {"kind": "time", "bytes": size, "cycle": cycle}
+    spec = validate(
+        {"name": "x", "workload": workload, "fusion": fusion, "collective": collective, "compression": compression}
+    )
+    made = make_plan(spec)
+    joining = Joining(spec, spec.workload.timed_layers(), [1.0] * spec.workers)
+    decisions = decided(joining, *[1.0] * spec.workers, exchange_s=0.0)
+    exchanges = [exchange for each in decisions for bucket in each.buckets for exchange in bucket.exchanges]
+    traffic = Traffic(made.collective, spec.channel, made.world, spec.mtu).wire(exchanges, made.aggregators)
+    loads = expected_loads(made.paths, traffic, set())
+    own = [each for each in made.directions if not {"w0", "w1", "w2", "w3"}.isdisjoint(each.hop)]
+    assert len(own) == 2 * spec.workers
+    for direction in own:
+        carried_bytes, expected_bytes = loads[direction.hop][0], direction.expected_bytes
+        assert carried_bytes is not None
+        assert expected_bytes is not None
+        assert expected_bytes <= carried_bytes <= expected_bytes + direction.split_bytes
