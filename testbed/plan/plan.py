@@ -40,7 +40,7 @@ from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import Prediction, at_once_bytes, exchanged_alone, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
-from testbed.plan.traffic import Traffic, asynchronous_traffic, expected_loads, unknown_hops
+from testbed.plan.traffic import Traffic, asynchronous_traffic, expected_loads, participants_bytes, unknown_hops
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.costs import DEFAULT_COSTS, Costs
 from transports.collectives.network_info import DEFAULT_QUEUE_BYTES, NetworkInfo
@@ -77,7 +77,7 @@ class Plan:
     patterns: tuple[Pattern, ...]
     """How the payloads of each bucket meet."""
     uncompressed_bytes: int
-    """What workers would send to each other in one iteration without compression, on the wire."""
+    """What workers and servers would send in one iteration without compression, on the wire."""
     prediction: Prediction
     costs: Costs
     """What the prediction takes hosts to add to links: the machine's, which in virtual time is k times faster, or is
@@ -153,6 +153,11 @@ class Plan:
     def participants(self) -> tuple[str, ...]:
         """The nodes of workers, by rank, and of servers."""
         return tuple(node.name for node in self.nodes if node.role in PARTICIPANTS)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What workers and servers send in one iteration, on the wire."""
+        return participants_bytes(self.traffic, self.participants)
 
     def host_addresses(self) -> dict[str, str]:
         """The host of each address."""
@@ -482,8 +487,9 @@ def make_plan(
         aggregators=aggregators,
         exchanges=requested_exchanges,
         patterns=patterns(experiment, buckets),
-        uncompressed_bytes=sum(
-            moved.wire([Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets], adding).values()
+        uncompressed_bytes=participants_bytes(
+            moved.wire([Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets], adding),
+            participant_names(world.num_workers, world.num_servers),
         ),
         prediction=predict(
             experiment,

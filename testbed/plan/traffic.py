@@ -33,6 +33,12 @@ def asynchronous_traffic(
     return traffic
 
 
+def participants_bytes(traffic: Mapping[Hop, int], participants: Sequence[str]) -> int:
+    """What workers and servers send of it. What aggregators send is what these have sent, summed, and a program of the
+    kernel's sends it over no link of its own."""
+    return sum(num_bytes for (sender, _), num_bytes in traffic.items() if sender in participants)
+
+
 def split_bytes(num_bytes: int, num_messages: int, channel: Channel, mtu: int) -> int:
     """By how much more than one stream of these bytes so many messages may be on the wire: one that finds its
     connection at rest ends with a segment of its own, where one that follows another shares a segment with it."""

@@ -400,7 +400,7 @@ class CompressionSummary(_Part):
     payload_ratio: float
     """payload_bytes / gradient_bytes."""
     traffic_ratio: float | None
-    """Bytes that the workers' links carried, with headers, over what the same collective would have sent without
+    """Bytes that workers and servers sent, with headers, over what they would have sent by the same collective without
     compression. It grows with the workers' number where every worker gathers all payloads."""
     encode_s: float
     """CPU time of the codec before its last collective, in virtual seconds: real ones / dilation, or real ones with

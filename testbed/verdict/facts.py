@@ -229,7 +229,7 @@ class Facts:
     gradient_bytes: int = 0
     """Of an iteration, without compression."""
     traffic_ratio: float | None = None
-    """Bytes that the workers' links carried over what they would have carried without compression; None: not known."""
+    """Bytes that workers and servers sent over what they would have sent without compression; None: not known."""
     synchronisation: str = "every_iteration"
     in_step: bool = True
     """Whether workers wait for each other at all."""

@@ -556,7 +556,7 @@ class RunResults:
 
     def _traffic_ratio(self) -> float | None:
         plan = self.plan
-        senders = {sender for sender, _ in plan.traffic}
+        senders = set(plan.participants)
         sent_bytes = sum(facts.bytes for facts in self.links if facts.from_ in senders)
         without_bytes = plan.uncompressed_bytes * plan.experiment.workload.num_iterations()
         return sent_bytes / without_bytes if sent_bytes and without_bytes else None

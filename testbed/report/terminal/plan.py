@@ -148,7 +148,7 @@ def render_plan(plan: Plan, console: Console) -> None:
     if experiment.compression.compresses:
         about = "about " if experiment.compression.data_dependent else ""
         share = f"{100 * prediction.payload_bytes / prediction.gradient_bytes:.2f} %"
-        carried = f"{100 * sum(plan.traffic.values()) / plan.uncompressed_bytes:.2f} %"
+        carried = f"{100 * plan.sent_bytes / plan.uncompressed_bytes:.2f} %"
         console.print(
             f"  {experiment.compression.kind}: {about}{prediction.payload_bytes:,} bytes of it per worker ({share}) in "
             f"{len(plan.exchanges)} operations; the links carry {about}{carried} of what they would without; the "

@@ -103,6 +103,39 @@ def test_bytes_that_only_a_server_knows_of_are_not_held_against_a_run(
     assert len(said) == (channel == "udp")
 
 
+TREE = {"kind": "leaf_spine", "leaves": 2, "spines": 1}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"collective": {"kind": "in_network", "dataplane": "ebpf"}},
+        {"collective": {"kind": "in_network", "dataplane": "reference"}},
+        {"collective": {"kind": "in_network", "at": "tree"}, "topology": TREE},
+        {"collective": {"kind": "in_network", "at": "leaf"}, "topology": "dumbbell"},
+        {"collective": {"kind": "parameter_server", "servers": 2}},
+        {},
+    ],
+)
+@pytest.mark.parametrize("compression", ["fp16", "random_k", "top_k"])
+def test_what_compression_saves_is_what_workers_and_servers_send_less(
+    tmp_path: Path, compression: str, keys: dict[str, Any]
+) -> None:
+    made, without = (make_plan(validate({"name": "x", "compression": kind, **keys})) for kind in (compression, "none"))
+    num_iterations = made.experiment.workload.num_iterations()
+    carried = {each.hop: (each.expected_bytes or 0) * num_iterations for each in made.directions}
+    found = nothing_yet(made, tmp_path)
+    found.observations.window["measure"] = snapshot(made, 10.0, dict.fromkeys(carried, 0))
+    found.observations.window["done"] = snapshot(made, 20.0, carried)
+
+    def sent_bytes(plan: Plan) -> int:
+        return sum(each.expected_bytes or 0 for each in plan.directions if each.sender.node in plan.participants)
+
+    ratio = found.facts(End("completed")).traffic_ratio
+    assert ratio == pytest.approx(sent_bytes(made) / sent_bytes(without), rel=1e-3)
+    assert ratio == pytest.approx(made.sent_bytes / made.uncompressed_bytes, rel=1e-3)
+
+
 def test_what_hosts_spend_is_known_of_the_spec(tmp_path: Path) -> None:
     for host_cost in ("faster", "real"):
         keys = {"workload": "synthetic", "dilation": 4, "host_cost": host_cost}

@@ -62,6 +62,21 @@ def test_compression_is_shown_with_what_it_saves() -> None:
     assert "~" not in text
 
 
+def test_what_compression_saves_beside_an_aggregating_switch_is_of_the_workers_links() -> None:
+    """It adds words of 32 bits whatever the gradients are, and is left out of what is gathered."""
+    assert "the links carry 100.00 % of what they would" in rendered(collective="in_network", compression="fp16")
+    top_k = {"kind": "top_k", "ratio": 0.1}
+    made, without = (
+        make_plan(validate({"name": "x", "collective": "in_network", "compression": each})) for each in (top_k, "none")
+    )
+    own, all_of_it = (
+        next(each.expected_bytes or 0 for each in plan.directions if each.hop == ("w0", "s0"))
+        for plan in (made, without)
+    )
+    share = f"the links carry {100 * own / all_of_it:.2f} % of what they would"
+    assert share in rendered(collective="in_network", compression=top_k)
+
+
 def test_an_estimate_is_called_one() -> None:
     text = rendered(compression="threshold")
     assert "~: what threshold sends depends on the gradients; an estimate" in text
