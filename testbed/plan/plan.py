@@ -381,8 +381,12 @@ def make_plan(
         network_info, tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes())
     )
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
+    moved = Traffic(collective, channel, world, experiment.mtu)
+    idle_hops = {hop for each in aggregators for hop in each.idle_hops}
+    participants = participant_names(world.num_workers, world.num_servers)
 
     def all_reduce_s(num_elements: int) -> float:
+        """On a star of the slowest link, or what shared links need for the bytes, if that is longer."""
         exchange = Exchange("all_reduce", num_elements, GRADIENT_ELEMENT_BYTES)
         links = Links.star(
             world.size,
@@ -392,25 +396,29 @@ def make_plan(
             queue_bytes=queue_bytes,
             **at_once,
         )
-        return exchanged_alone(
+        alone_s = exchanged_alone(
             collective,
             world,
             exchange,
             links,
             costs,
-            latency_s=propagation_s,
+            latency_s=exchange_delay_s(all_paths, {}, adding, delays_s),
             rate_bps=rate_bps,
             quiet_s=0.0,
         ).end_s
+        shared_s = (
+            balanced_bytes * 8 / requested[hop].spec.rate_bps
+            for hop, (_, balanced_bytes) in expected_loads(all_paths, moved.wire([exchange], adding), set()).items()
+            if hop not in idle_hops and set(participants).isdisjoint(hop)
+        )
+        return max([alone_s, *shared_s])
 
     buckets = buckets_of(experiment, all_reduce_s)
     require_synchronisable(experiment)
-    moved = Traffic(collective, channel, world, experiment.mtu)
     requested_exchanges: tuple[Exchange, ...] = ()
     split: Mapping[Hop, int] = {}
     if not experiment.synchronisation.in_step:
-        names = participant_names(world.num_workers, world.num_servers)
-        traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
+        traffic = asynchronous_traffic(participants, world.num_workers, sum(buckets), channel, experiment.mtu)
     elif (graph := experiment.workload.graph()) is not None:
         traffic, split = graph_traffic(graph, collective, channel, world.racks, experiment.mtu)
     else:
@@ -425,7 +433,7 @@ def make_plan(
     storage = plan_storage(experiment, ports, all_paths, {hop: each.spec.rate_bps for hop, each in requested.items()})
     unknown = unknown_hops(experiment, world, all_paths, traffic, background, aggregators)
     loads = expected_loads(all_paths, traffic, unknown)
-    loads |= {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
+    loads |= dict.fromkeys(idle_hops, (0, 0.0))
     splits = expected_loads(all_paths, split, unknown)
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
@@ -489,7 +497,7 @@ def make_plan(
         patterns=patterns(experiment, buckets),
         uncompressed_bytes=participants_bytes(
             moved.wire([Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets], adding),
-            participant_names(world.num_workers, world.num_servers),
+            participants,
         ),
         prediction=predict(
             experiment,

@@ -12,7 +12,7 @@ from transports.units import Time
 
 @FUSIONS.register
 class Merged(EngineFusion):
-    """Groups of layers, decided beforehand."""
+    """Groups of layers, decided beforehand, by what all-reduces of gradients cost that are not compressed."""
 
     model_config = ConfigDict(populate_by_name=True)
 

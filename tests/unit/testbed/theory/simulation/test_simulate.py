@@ -6,6 +6,7 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
+from testbed.plan.plan import make_plan
 from testbed.theory.simulation.simulate import Simulation, scaled, simulate
 from transports.collectives.in_network import InNetwork
 
@@ -49,6 +50,28 @@ def test_layers_merge_where_an_all_reduce_is_mostly_start_up(collective: str) ->
     keys: dict[str, Any] = {"workload": short, "collective": collective, "fusion": "merged"}
     assert len(simulated(link={"rate": "200mbit", "delay": "40ms"}, **keys).exchanged_s) == 1
     assert len(simulated(link={"rate": "200mbit", "delay": "0ms"}, **keys).exchanged_s) == 8
+
+
+@pytest.mark.parametrize(
+    ("keys", "num_groups"),
+    [
+        ({"collective": "in_network", "link": {"rate": "1gbit", "delay": "5ms"}}, 7),
+        (
+            {
+                "collective": {"kind": "in_network", "at": "s0"},
+                "topology": "dumbbell",
+                "link": {"rate": "1gbit", "delay": "2ms"},
+            },
+            14,
+        ),
+        ({"topology": "dumbbell", "placement": "spread", "link": {"rate": "250mbit"}}, 10),
+    ],
+)
+def test_a_plan_merges_layers_as_the_simulation_does(keys: dict[str, Any], num_groups: int) -> None:
+    """An aggregator is nearer than another worker, and links that workers share have less for each."""
+    workload = {"kind": "synthetic", "layers": ["256KiB"] * 24, "forward": "80ms", "backward": "480ms"}
+    spec = experiment(workload=workload, fusion="merged", **keys)
+    assert len(make_plan(spec).buckets) == len(simulate(spec).exchanged_s) == num_groups
 
 
 def test_a_plan_s_buckets_are_those_that_are_simulated() -> None:
