@@ -139,10 +139,17 @@ class Plan:
         return next(node for node in self.nodes if node.name == name)
 
     @property
+    def all_reduces(self) -> tuple[Exchange, ...]:
+        """Of the exchanges those that add up; none where all payloads are gathered, or pushed and pulled."""
+        return tuple(each for each in self.exchanges if each.operation == "all_reduce")
+
+    @property
     def chosen(self) -> tuple[Collective, ...]:
-        """What reduces each bucket: the collective, or the one that it has picked."""
+        """What does each all-reduce: the collective, or the one that it picks for so many bytes, which compression has
+        made fewer than the bucket's."""
         return tuple(
-            self.collective.chosen(self.world, count, element_bytes=GRADIENT_ELEMENT_BYTES) for count in self.buckets
+            self.collective.chosen(self.world, each.num_elements, element_bytes=each.element_bytes)
+            for each in self.all_reduces
         )
 
     def collective_of(self, rank: int) -> Collective:

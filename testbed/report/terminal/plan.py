@@ -132,9 +132,10 @@ def render_plan(plan: Plan, console: Console) -> None:
     if prediction.bottleneck:
         model = f"the bytes of {prediction.bottleneck}, the most loaded link that workers share"
     if any(chosen != plan.collective for chosen in plan.chosen):
+        sizes_bytes = [each.num_elements * each.element_bytes for each in plan.all_reduces]
         picked = ", ".join(
-            f"{chosen.kind} for {format_size(4 * count)}"
-            for count, chosen in dict(zip(plan.buckets, plan.chosen, strict=True)).items()
+            f"{chosen.kind} for {format_size(size_bytes)}"
+            for size_bytes, chosen in dict(zip(sizes_bytes, plan.chosen, strict=True)).items()
         )
         console.print(f"\n[bold]{plan.collective.kind}[/] picks {picked}", highlight=False)
     every = experiment.synchronisation.interval

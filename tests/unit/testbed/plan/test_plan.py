@@ -304,6 +304,22 @@ def test_auto_is_given_the_links_and_its_choice_is_recorded() -> None:
     assert plan(collective="auto").to_json()["chosen"] == plan(collective="auto").to_json()["chosen"]
 
 
+@pytest.mark.parametrize("compression", ["none", "fp16", "random_k", "powersgd", "thc"])
+def test_auto_is_said_to_choose_what_it_chooses_for_the_bytes_that_are_exchanged(compression: str) -> None:
+    workload = {"kind": "synthetic", "layers": ["4MiB"] * 2}
+    made = plan(collective="auto", compression=compression, workload=workload, link={"rate": "1gbit"})
+    reduced = [each for each in made.exchanges if each.operation == "all_reduce"]
+    assert [each.kind for each in made.chosen] == [
+        made.collective.chosen(made.world, each.num_elements, element_bytes=each.element_bytes).kind for each in reduced
+    ]
+    small = {each.num_elements * each.element_bytes < 100_000 for each in reduced}
+    assert {each.kind == "ring" for each in made.chosen} == {not each for each in small}
+
+
+def test_auto_chooses_nothing_where_payloads_are_gathered() -> None:
+    assert plan(collective="auto", compression="top_k").to_json()["chosen"] == []
+
+
 def test_collectives_that_choose_know_of_shared_cores_unless_costs_are_fitted() -> None:
     spec = validate({"name": "x", "workers": 8, "collective": "auto", "link": {"rate": "1gbit"}})
     assert make_plan(spec, num_cores=2).network_info.costs.num_cores == 2

@@ -77,6 +77,13 @@ def test_what_compression_saves_beside_an_aggregating_switch_is_of_the_workers_l
     assert share in rendered(collective="in_network", compression=top_k)
 
 
+def test_what_auto_picks_is_shown_with_the_bytes_that_are_exchanged() -> None:
+    keys = {"collective": "auto", "workload": {"kind": "synthetic", "layers": ["4MiB"]}, "link": {"rate": "1gbit"}}
+    assert "auto picks ring for 4MiB\n" in rendered(**keys)
+    assert "auto picks recursive_doubling for 41944B\n" in rendered(compression="random_k", **keys)
+    assert "auto picks" not in rendered(compression="top_k", **keys), "nothing is all-reduced"
+
+
 def test_an_estimate_is_called_one() -> None:
     text = rendered(compression="threshold")
     assert "~: what threshold sends depends on the gradients; an estimate" in text
