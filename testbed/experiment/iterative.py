@@ -25,6 +25,7 @@ from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.workloads.base import AgentWorkload, Steps
 from testbed.traces.schedule import ComputeSchedule
 from testbed.traces.table import LayerTable
+from transports.collectives.in_network import InNetwork
 from transports.compression.base import Compressor
 from transports.torch_backend.ordering import layers_of
 
@@ -119,6 +120,20 @@ class Iterative(AgentWorkload):
         if self.verify_gradients and compressor.compresses:
             return (
                 f"{compressor.kind} changes gradients and workload.verify_gradients allows 1e-6; leave one of them out"
+            )
+        return None
+
+    def unsupported_aggregation(self, aggregation: InNetwork) -> str | None:
+        """What would be compared with a mean that it cannot equal."""
+        if self.verify_gradients and aggregation.payload != "int32":
+            return (
+                f"payload: {aggregation.payload} rounds sums and workload.verify_gradients allows 1e-6; say payload: "
+                "int32, or leave workload.verify_gradients out"
+            )
+        if self.verify_gradients and aggregation.partial_after_s is not None:
+            return (
+                "partial_after: a sum may lack a straggler's gradients, and workload.verify_gradients compares with "
+                "everybody's; leave one of them out"
             )
         return None
 

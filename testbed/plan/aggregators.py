@@ -137,6 +137,8 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
         raise SpecError(
             f"collective.partial_after: the data plane {collective.dataplane} has no clock; say dataplane: reference"
         )
+    if reason := experiment.workload.unsupported_aggregation(collective):
+        raise SpecError(f"collective.{reason}")
     if experiment.workers > MAX_WORKERS:
         raise SpecError(
             f"workers: a switch aggregates for at most {MAX_WORKERS} workers, not {experiment.workers}; use fewer, or "

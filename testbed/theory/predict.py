@@ -446,10 +446,11 @@ class _Predictor:
 
     def _fully_used_s(self, exchange: Exchange) -> float:
         """The least time of an exchange whose links do nothing else, headers left out."""
-        size_bytes = exchange.num_elements * exchange.element_bytes
-        if exchange.link_bytes(self._plan.collective) is not None:
-            return FullAggregation(rate_bps=self._rate_bps).time_s(size_bytes)
+        aggregation = self._plan.collective.aggregation
+        if aggregation is not None and exchange.link_bytes(aggregation) is not None:
+            return FullAggregation(rate_bps=self._rate_bps).time_s(aggregation.payload_bytes(exchange.num_elements))
         alone = World(num_workers=self._plan.experiment.workers)
+        size_bytes = exchange.num_elements * exchange.element_bytes
         return bound_s(exchange.operation, world=alone, size_bytes=size_bytes, goodput_bps=self._rate_bps)
 
     def _cost_of_gradients(self, buckets: Sequence["_Bucket"]) -> dag.ExchangeCost:

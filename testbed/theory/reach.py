@@ -116,6 +116,8 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
         found.append("workers with a quota of CPU time (none)")
     if plan.background or experiment.changes:
         found.append("background traffic or links that change (neither)")
+    if any(each.tenants for each in plan.aggregators):
+        found.append("other jobs at the aggregating switch (none)")
     if experiment.stack is not None:
         found.append(f"stack {experiment.stack.kind}, whose schedule is its own (our collectives)")
     if experiment.fusion.steps_in_forward:

@@ -156,17 +156,25 @@ class InNetwork(Ring):
         form = PAYLOADS[self.payload]
         return float(2.0 ** (form.headroom - form.bits))
 
+    def num_chunks(self, num_elements: int) -> int:
+        """Of that many floats; the last chunk is as long as the others."""
+        return -(-num_elements // self.num_values)
+
     def wire_bytes(self, num_elements: int) -> int:
         """What one worker sends, and gets, for that many floats when no chunk is lost or done again."""
-        return -(-num_elements // self.num_values) * self.frame_bytes
+        return self.num_chunks(num_elements) * self.frame_bytes
+
+    def payload_bytes(self, num_elements: int) -> int:
+        """Of :meth:`wire_bytes` what is not headers: the chunks' words, whatever the floats' own type."""
+        return self.num_chunks(num_elements) * 4 * self.num_elements
 
     def time_s(self, num_elements: int, *, rate_bps: float, alpha_s: float) -> float:
         """Of one all-reduce on links of that rate, when an empty packet takes `alpha_s` to the aggregator and the same
         back: the chunks follow each other at the link's rate, or as fast as the pool lets them."""
         frame_s = self.frame_bytes * 8 / rate_bps
         round_trip_s = 2 * (alpha_s + frame_s)
-        num_chunks = -(-num_elements // self.num_values)
-        return round_trip_s + max(0, num_chunks - 1) * max(frame_s, round_trip_s / self.num_slots)
+        num_following = max(0, self.num_chunks(num_elements) - 1)
+        return round_trip_s + num_following * max(frame_s, round_trip_s / self.num_slots)
 
     @property
     def identity(self) -> str:

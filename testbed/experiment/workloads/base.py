@@ -18,6 +18,7 @@ from testbed.traces.table import LayerTable
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
+from transports.collectives.in_network import InNetwork
 from transports.compression.base import Compressor
 from transports.registry import Options, Registry
 
@@ -156,6 +157,10 @@ class Workload(Options):
 
     def unsupported_compression(self, compressor: Compressor) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients compressed so would be wrong here, and the fix; None: they may."""
+        return None
+
+    def unsupported_aggregation(self, aggregation: InNetwork) -> str | None:  # noqa: ARG002 (others depend on it)
+        """Why sums by such a switch would be wrong here: the option, the reason and the fix; None: they may."""
         return None
 
     @abstractmethod

@@ -141,9 +141,15 @@ def _require_simulable(experiment: Experiment) -> None:
             f"storage: {experiment.storage.kind} shares links with the gradients in every iteration, which is not "
             "simulated; allowed: what is read before the first iteration"
         )
-    for name in ("background", "changes"):
-        if getattr(experiment, name):
-            raise SpecError(f"{name}: links stay as they are, for the gradients alone, in a simulation; allowed: []")
+    aggregation = experiment.collective.aggregation
+    others = {
+        "background": experiment.background,
+        "changes": experiment.changes,
+        "collective.tenants": () if aggregation is None else aggregation.tenants,
+    }
+    for path, values in others.items():
+        if values:
+            raise SpecError(f"{path}: links stay as they are, for the gradients alone, in a simulation; allowed: []")
     require_several_hosts(experiment)
     if experiment.stack is not None:
         raise SpecError(

@@ -82,6 +82,23 @@ def test_what_cannot_be_had_is_refused_with_its_key(keys: dict[str, Any], path: 
         plan(**keys)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"payload": "fp16"}, "payload: fp16 rounds sums"),
+        ({"payload": "int8"}, "payload: int8 rounds sums"),
+        ({"partial_after": "50ms"}, "partial_after: a sum may lack a straggler's gradients"),
+    ],
+)
+def test_sums_that_cannot_be_verified_are_refused_before_a_run(options: dict[str, str], message: str) -> None:
+    """The first iteration ended a run that did what its spec says, after links had been made and calibrated."""
+    verified = {"workload": {"kind": "training", "verify_gradients": True}}
+    with pytest.raises(SpecError, match=rf"^collective\.{message}.*workload\.verify_gradients"):
+        plan(**reference(**options), **verified)
+    assert plan(**reference(**options)).aggregators, "without it they may be had"
+    assert plan(**reference(), **verified).aggregators, "and verified where sums are everybody's, in 32 bits"
+
+
 def test_jumbo_frames_carry_larger_chunks_and_fewer_bytes() -> None:
     made = plan(workers=2, mtu=9000, collective={"kind": "in_network", "num_elements": 2048})
     chunks = sum(-(-count // 2048) for count in made.buckets)

@@ -111,6 +111,21 @@ def test_every_model_of_an_exchange_counts_compression(compression: Any) -> None
         assert other_s == pytest.approx(whole.iteration_time_s, rel=0.12)
 
 
+@pytest.mark.parametrize("compression", ["none", "fp16", "bf16"])
+@pytest.mark.parametrize(("payload", "lanes"), [("int32", 1), ("fp16", 2), ("int8", 4)])
+def test_a_switch_s_links_are_fully_used_by_its_own_words(payload: str, lanes: int, compression: str) -> None:
+    """They were said to carry the gradients' bytes: slower than the prediction with narrow payloads, and with
+    compressed floats, which are words of the same width to the switch, half of what the frames need."""
+    models = predicted(
+        collective={"kind": "in_network", "payload": payload}, compression=compression, fusion="none"
+    ).models
+    least_s, cost_s = models["what if the network were fully used"], models["cost model"]
+    assert least_s is not None
+    assert cost_s is not None
+    assert least_s == pytest.approx(0.3 + 8 * 8e6 / lanes / 1e9, rel=1e-3)
+    assert least_s < cost_s < 1.05 * least_s
+
+
 @pytest.mark.parametrize(
     "workload",
     [

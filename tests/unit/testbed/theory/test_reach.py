@@ -51,6 +51,14 @@ def test_ranges_are_of_the_machine_not_of_virtual_time() -> None:
     assert "really 40 ms" in beyond(link={"rate": "10gbit", "delay": "2ms"}, dilation=10)
 
 
+def test_jobs_that_share_the_aggregating_switch_are_outside() -> None:
+    """Nobody knows how much of the links they leave: an error was stated, and the time was the same without them."""
+    tenants = {"kind": "in_network", "tenants": [{"workers": ["x0", "x1"]}]}
+    keys: dict[str, Any] = {"topology": "dumbbell", "hosts": {"x0": {"at": "s0"}, "x1": {"at": "s1"}}}
+    assert beyond(collective="in_network", **keys) == ""
+    assert beyond(collective=tenants, **keys) == "other jobs at the aggregating switch (none)"
+
+
 def test_hosts_that_are_held_to_a_share_of_the_cores_are_outside() -> None:
     slower: dict[str, Any] = {"link": {"rate": "10gbit"}, "dilation": 10}
     assert "host_cost: real, whose workers stop" in beyond(**slower, host_cost="real")

@@ -26,6 +26,7 @@ def test_a_worker_sends_each_chunk_once_as_one_frame() -> None:
     assert collective.wire_bytes(1) == 1080
     assert in_network(num_elements=64).frame_bytes == 312
     assert [in_network(payload=each).wire_bytes(1025) for each in ("fp16", "int8")] == [3 * 1080, 2 * 1080]
+    assert [in_network(payload=each).payload_bytes(1025) for each in ("fp16", "int8")] == [3 * 1024, 2 * 1024]
 
 
 @pytest.mark.parametrize("num_elements", [64, 256])

@@ -201,6 +201,8 @@ def test_what_cannot_be_simulated_says_what_can() -> None:
         simulated(changes=[{"at": "0s", "link": "w1-s0", "rate": "1mbit"}])
     with pytest.raises(SpecError, match="background: links stay as they are"):
         simulated(background=[{"kind": "bulk", "from": "w0", "to": "w1"}])
+    with pytest.raises(SpecError, match=r"collective\.tenants: links stay as they are"):
+        simulated(hosts={"x0": {"at": "s0"}}, collective={"kind": "in_network", "tenants": [{"workers": ["x0"]}]})
     with pytest.raises(SpecError, match="workers_per_host: 4 puts all 4 workers on one host"):
         simulated(workers_per_host=4)
     with pytest.raises(SpecError, match="stack: gloo"):
