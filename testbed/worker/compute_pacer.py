@@ -171,7 +171,7 @@ class SchedulePacer(ComputePacer):
         self._computing_s: float | None = None
         """When computing began in the present or last iteration; None: a barrier lies between."""
         # Of computing that nothing holds up: what its loading takes longer than computing with the batch before.
-        self._loading_left_s = max(0.0, schedule.input_s - schedule.compute_s - schedule.update_s)
+        self._loading_left_s = max(0.0, schedule.input_s - schedule.compute_s)
         """Of the next batch, at the end of the last iteration before a barrier."""
         self._zero_s = 0.0
         """When computing would have begun, had it waited for nothing since."""

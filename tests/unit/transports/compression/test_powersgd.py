@@ -192,7 +192,7 @@ def test_it_goes_as_torch_s_hook_from_the_same_start(batched: bool) -> None:
     assert isinstance(codec, powersgd._Codec)
     codec._queries |= {number: queries[number].numpy().copy() for number in range(3)}
     order = [ALIKE[0], ALIKE[1], ALIKE[3], ALIKE[2]]
-    for number in range(20):
+    for number in range(10):  # what the roundings of two libraries differ by doubles from each to the next
         gradient = _alike(3 * number)
         theirs = gradient.clone()
         powerSGD_hook.powerSGD_hook(
