@@ -284,8 +284,17 @@ def exchange_delay_s(
     aggregators: Sequence[AggregatorPlan],
     delays_s: Mapping[Hop, float],
 ) -> float:
-    """One way of a message over the slowest path that carries anything, up a whole tree where there is one, given each
-    hop's delay."""
+    """One way of a message over the slowest path that carries anything, given each hop's delay; where aggregators add
+    any of it, the one to them, however far workers who agree on buckets are from each other."""
+    adding = [each for each in aggregators if not traffic.keys().isdisjoint(each.pairs)]
+    return aggregation_delay_s(all_paths, adding, delays_s) if adding else path_delay_s(all_paths, traffic, delays_s)
+
+
+def aggregation_delay_s(
+    all_paths: Mapping[Hop, Path], aggregators: Sequence[AggregatorPlan], delays_s: Mapping[Hop, float]
+) -> float:
+    """One way of a message from the farthest worker to the aggregator that has all sums, up a whole tree where there is
+    one, given each hop's delay; 0 without aggregators."""
     by_name = {each.name: each for each in aggregators}
 
     def below_s(aggregator: AggregatorPlan) -> float:
@@ -295,5 +304,4 @@ def exchange_delay_s(
             for child in aggregator.children
         )
 
-    roots = (each for each in aggregators if each.parent is None)
-    return max([path_delay_s(all_paths, traffic, delays_s), *(below_s(root) for root in roots)])
+    return max((below_s(each) for each in aggregators if each.parent is None), default=0.0)

@@ -23,6 +23,7 @@ from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port
 from testbed.plan.aggregators import (
     AggregatorPlan,
+    aggregation_delay_s,
     assignments_of,
     exchange_delay_s,
     plan_aggregators,
@@ -409,7 +410,7 @@ def make_plan(
             exchange,
             links,
             costs,
-            latency_s=exchange_delay_s(all_paths, {}, adding, delays_s),
+            latency_s=aggregation_delay_s(all_paths, adding, delays_s),
             rate_bps=rate_bps,
             quiet_s=0.0,
         ).end_s
@@ -463,7 +464,8 @@ def make_plan(
     real_directions = clock.real(directions)
     longest_delays_s = _longest_delays_s(all_configured)
     slowest_s = max(
-        exchange_delay_s(all_paths, traffic, adding, longest_delays_s),
+        path_delay_s(all_paths, traffic, longest_delays_s),
+        aggregation_delay_s(all_paths, adding, longest_delays_s),
         0.0 if storage is None else path_delay_s(all_paths, storage.pairs, longest_delays_s),
     )
     longest_s = exchange_delay_s(

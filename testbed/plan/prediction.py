@@ -163,7 +163,7 @@ def predict(
     """The exchanges of one iteration, one after the other, each by the cost model on the links on its path; or what the
     most loaded link that workers share (between switches, of a host) needs for its bytes, if that is longer.
 
-    `latency_s` is the way of an empty packet on the slowest path that carries anything, to an aggregator too.
+    `latency_s` is that of the :class:`Prediction`; exchanges that no aggregator adds take the latencies of their paths.
     """
     fraction = experiment.channel.goodput_fraction(experiment.mtu)
     names = participant_names(world.num_workers, world.num_servers)

@@ -65,6 +65,9 @@ class Auto(Collective):
             raise ValueError(f"candidates are one or more of {', '.join(allowed)}")
         if served := [kind for kind in candidates if COLLECTIVES.parse(kind).num_servers]:
             raise ValueError(f"{served[0]} needs servers of its own, which stand there or do not, whatever the size")
+        if aggregated := [kind for kind in candidates if COLLECTIVES.parse(kind).aggregation is not None]:
+            # A run makes none for `auto`, and no group joins one by it: what ran would be a ring.
+            raise ValueError(f"{aggregated[0]} needs an aggregator, which stands there or does not, whatever the size")
         return candidates
 
     def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)

@@ -171,6 +171,23 @@ def test_the_way_up_a_tree_is_as_long_as_its_parts_together() -> None:
     assert found == [pytest.approx(0.02), pytest.approx(0.02)]
 
 
+@pytest.mark.parametrize("fusion", ["layers", "priority", {"kind": "time", "cycle": "5ms"}])
+@pytest.mark.parametrize(("at", "to_root_s"), [("s0", 0.03), ("spine", 0.02), ("tree", 0.02)])
+def test_sums_are_as_far_away_as_their_aggregator_however_far_workers_are_who_agree(
+    at: str, to_root_s: float, fusion: Any
+) -> None:
+    keys = RACKS | {"fusion": fusion, "link": {"rate": "100mbit", "delay": "10ms"}}
+    made = plan(**keys, collective={"kind": "in_network", "at": at, "num_slots": 1024})
+    assert made.prediction.latency_s == pytest.approx(to_root_s)
+    ring = plan(**keys, collective="ring")
+    assert ring.prediction.latency_s == pytest.approx(0.04)
+
+
+def test_what_no_aggregator_adds_goes_from_worker_to_worker() -> None:
+    made = plan(workers=4, compression="top_k", link={"rate": "100mbit", "delay": "10ms"})
+    assert made.prediction.latency_s == pytest.approx(0.02)
+
+
 def test_each_worker_knows_its_own_aggregator_and_its_number_there() -> None:
     made = plan(**RACKS, collective={"kind": "in_network", "at": "tree"})
     root, first, second = made.aggregators

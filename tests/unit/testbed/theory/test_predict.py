@@ -204,6 +204,18 @@ def test_integers_go_around_the_ring_beside_an_aggregating_switch_too() -> None:
     assert switch.models == pytest.approx(ring.models)
 
 
+@pytest.mark.parametrize("fusion", ["layers", "priority", {"kind": "time", "bytes": "1MiB", "cycle": "20ms"}])
+def test_a_sum_is_as_far_from_its_switch_as_in_the_simulation_whatever_the_fusion(fusion: Any) -> None:
+    """Where workers agree on buckets, switches were twice as far away: as far as the workers who agree."""
+    found = predicted(
+        collective="in_network",
+        fusion=fusion,
+        link={"rate": "1gbit", "delay": "5ms"},
+        workload={"kind": "synthetic", "layers": ["256KiB"] * 24, "backward": "360ms"},
+    )
+    assert found.models["flow simulation"] == pytest.approx(found.iteration_time_s, rel=0.02)
+
+
 def test_computing_that_is_not_known_is_left_out() -> None:
     found = predict_iteration(make_plan(validate({"name": "x"})))
     assert found.compute_s is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from testbed.calibration.cache import Mode
-from testbed.calibration.tolerances import Calibration
+from testbed.calibration.tolerances import Calibration, Measurement
 from testbed.experiment.experiment import validate
 from testbed.hosts.base import Throttling
 from testbed.measure.machine import MachineSample
@@ -141,6 +141,33 @@ def test_what_hosts_spend_is_known_of_the_spec(tmp_path: Path) -> None:
         keys = {"workload": "synthetic", "dilation": 4, "host_cost": host_cost}
         found = nothing_yet(make_plan(validate({"name": "x", "workers": 2, **keys})), tmp_path / host_cost)
         assert found.facts(End("failed", "a link is late")).host_cost == host_cost
+
+
+@pytest.mark.parametrize("fusion", ["layers", "priority"])
+def test_an_aggregator_is_as_far_away_as_delays_were_measured(tmp_path: Path, fusion: str) -> None:
+    keys: dict[str, Any] = {"collective": "in_network", "fusion": fusion, "link": {"rate": "1gbit", "delay": "5ms"}}
+    plan = make_plan(validate({"name": "x", "workers": 4, **keys}))
+    found = nothing_yet(plan, tmp_path)
+    measured = [
+        Measurement(
+            link=each.link,
+            sender=each.sender.node,
+            receiver=each.receiver.node,
+            link_class="c0",
+            delay_s=1.1 * each.delay_s,
+            delay_attempts_s=(1.1 * each.delay_s,),
+            goodput_bps=each.rate_bps,
+            rate_bps=each.rate_bps,
+            rate_of=each.name,
+            congestion="cubic",
+            rate_attempts_bps=(each.rate_bps,),
+        )
+        for each in plan.directions
+    ]
+    found.calibration = Calibration(mode=Mode.CLASS, links=measured)
+    prediction = found.facts(End("completed")).prediction
+    assert prediction is not None
+    assert prediction.latency_s == pytest.approx(5.5e-3)
 
 
 def test_rates_from_the_cache_are_not_called_measured_for_this_run(tmp_path: Path) -> None:

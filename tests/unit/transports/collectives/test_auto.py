@@ -133,6 +133,8 @@ def test_a_large_buffer_is_priced_in_fewer_messages_and_costs_the_same(
         (["auto"], "one or more of"),
         (["gloo"], "one or more of"),
         (["parameter_server"], "serve"),
+        (["in_network"], "needs an aggregator"),
+        (["ring", "in_network"], "needs an aggregator"),
     ],
 )
 def test_candidates_that_cannot_be_are_refused(candidates: list[str], what: str) -> None:
