@@ -189,18 +189,6 @@ def test_one_wrong_point_is_enough_where_a_claim_is_of_all(part: str, named: str
     assert {planted(claim, sweep, plans, all_right) for claim in claims} == {"holds"}
 
 
-def test_grpc_that_costs_what_tcp_costs_is_not_said_to_cost_more() -> None:
-    (path,) = (path for paper, path in SPECS if path.stem == "transports" and "awan" in paper.name)
-    sweep = load_sweep(path)
-    plans = planned(sweep)
-    rings, servers = 1.0, 9.1
-    values = [rings if point.settings["collective"] == "ring" else servers for point in sweep.points]
-    for claim in sweep.claims:
-        if "what calls cost" in claim.name:
-            assert planted(claim, sweep, plans, values) == "fails"
-    assert sum("what calls cost" in claim.name for claim in sweep.claims) == 4
-
-
 def test_a_loss_that_is_far_lower_is_not_said_to_be_within_anything() -> None:
     (path,) = (path for _, path in SPECS if path.stem == "accuracy")
     sweep = load_sweep(path)
