@@ -31,11 +31,14 @@ from testbed.store.index import Index
 from testbed.store.metrics import Metric
 from testbed.store.reuse import Reuse
 from testbed.system.interruptions import interruptible
+from testbed.system.sources import code_digest
 from testbed.theory.predict import IterationPrediction, predict_iteration
 
 Calibrate = Literal["class", "full", "cached"]
 """See `--calibrate` of `testbed run`."""
 _RECORDS = "results"
+
+code_digest()  # of what has been imported by now: a notebook may be open for days, and its runs are compared with that
 
 
 def run(
