@@ -108,8 +108,9 @@ def sweep(
     from testbed.runner.sweep_points import found, plan_points, require_points
 
     console = _console(quiet)
+    output = Path(output).absolute()  # a notebook may be somewhere else when it looks at the runs
     plans = plan_points(swept, partial(plan_to_run, say=console.print))
-    comparison = found(swept, plans, output=Path(output), reuse=reuse, num_retries=retries)
+    comparison = found(swept, plans, output=output, reuse=reuse, num_retries=retries)
     require_points(swept, plans)
     run_one = _runner(console, on_progress, output=output, calibrate=calibrate)
     with interruptible():
