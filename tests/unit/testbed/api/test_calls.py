@@ -60,6 +60,15 @@ def test_what_cannot_be_read_is_named_and_disturbs_no_other(output: Path) -> Non
     assert "1 left out" in repr(found)
 
 
+def test_a_table_that_cannot_be_read_is_named_and_disturbs_no_other(output: Path) -> None:
+    (output / "r2" / "links.parquet").unlink()
+    found = testbed.results(output=output)
+    with pytest.warns(testbed.errors.ResultWarning, match=r"left out: r2: .*links\.parquet cannot be read"):
+        assert found.table("links")["run_id"].unique().to_list() == [found["r3"].run_id]
+    with pytest.raises(SpecError, match=r"links\.parquet cannot be read"):
+        testbed.results("record = 'r2'", output=output).table("links")
+
+
 @pytest.mark.parametrize(
     ("which", "error", "words"),
     [("zz", SpecError, "none of the runs"), ("r", SpecError, "several of the runs"), (2, IndexError, "tuple index")],
