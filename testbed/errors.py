@@ -51,7 +51,8 @@ class RunFailedError(TestbedError):
 
 
 class ResultWarning(UserWarning):
-    """A result that was made just now stands with reservations, or not at all."""
+    """A result that was made just now stands with reservations, or not at all; or one was left out that cannot be
+    read."""
 
 
 class Interrupted(BaseException):

@@ -48,7 +48,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/errors.py": "tests/unit/testbed/experiment/test_experiment.py",
     "testbed/experiment/iterative.py": "tests/unit/testbed/experiment/workloads/test_training.py",
     "testbed/hosts/base.py": "tests/integration/test_processes.py",
-    "testbed/hosts/fork_client.py": "tests/integration/test_processes.py",
     "testbed/hosts/fork_server.py": "tests/integration/test_processes.py",
     "testbed/hosts/namespace.py": "tests/integration/test_processes.py",
     "testbed/hosts/holder.py": "tests/integration/test_deploy.py",

@@ -31,11 +31,14 @@ from testbed.store.index import Index
 from testbed.store.metrics import Metric
 from testbed.store.reuse import Reuse
 from testbed.system.interruptions import interruptible
+from testbed.system.sources import code_digest
 from testbed.theory.predict import IterationPrediction, predict_iteration
 
 Calibrate = Literal["class", "full", "cached"]
 """See `--calibrate` of `testbed run`."""
 _RECORDS = "results"
+
+code_digest()  # of what has been imported by now: a notebook may be open for days, and its runs are compared with that
 
 
 def run(
@@ -105,8 +108,9 @@ def sweep(
     from testbed.runner.sweep_points import found, plan_points, require_points
 
     console = _console(quiet)
+    output = Path(output).absolute()  # a notebook may be somewhere else when it looks at the runs
     plans = plan_points(swept, partial(plan_to_run, say=console.print))
-    comparison = found(swept, plans, output=Path(output), reuse=reuse, num_retries=retries)
+    comparison = found(swept, plans, output=output, reuse=reuse, num_retries=retries)
     require_points(swept, plans)
     run_one = _runner(console, on_progress, output=output, calibrate=calibrate)
     with interruptible():

@@ -1,5 +1,6 @@
 """One run, and many: what a record holds as an object, read when it is wanted."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,14 +9,14 @@ from typing import Any, Final
 import polars as pl
 
 from testbed.api.pictures import Picture
-from testbed.errors import InvalidResultError, SpecError
+from testbed.errors import InvalidResultError, ResultWarning, SpecError
 from testbed.record.reader import Record, load, load_frame, load_summary, require_record
 from testbed.record.summary import Outcome, Summary
 from testbed.report import wording
 from testbed.report.markdown import run_markdown
 from testbed.report.page import record_figures
 from testbed.store.documents import resolved_spec
-from testbed.store.export import Table, rows_frame, runs_frame
+from testbed.store.export import Table, rows_of, runs_frame
 from testbed.store.index import Problem
 from testbed.verdict.parts import measured_iterations
 
@@ -220,8 +221,14 @@ class Results:
 
     def table(self, name: Table) -> pl.DataFrame:
         """All rows of a table of the runs (`iterations`, `buckets`, `links`), each with its run_id and the dilation:
-        their times are wall seconds, to be divided by it for virtual ones."""
-        return self.frame if name == "runs" else rows_frame(self.directory, self._rows, name)
+        their times are wall seconds, to be divided by it for virtual ones. Runs whose table cannot be read are left
+        out with a ResultWarning; raises SpecError where that is all of them."""
+        if name == "runs":
+            return self.frame
+        rows = rows_of(self.directory, self._rows, name)
+        for problem in rows.left_out:
+            warnings.warn(f"left out: {problem.record}: {problem.problem}", ResultWarning, stacklevel=2)
+        return rows.frame
 
     def __len__(self) -> int:
         return len(self._rows)

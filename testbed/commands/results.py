@@ -130,7 +130,8 @@ def export(
     ] = "runs",
     output: Output = Path("results"),
 ) -> None:
-    """Write one table of many runs: CSV or Parquet, by the file's name.
+    """Write one table of many runs: CSV or Parquet, by the file's name. Runs whose table cannot be read are named and
+    left out.
 
     Times of `runs` are virtual; those of the other tables are wall seconds, to be divided by their column `dilation`.
 
@@ -140,11 +141,13 @@ def export(
       testbed results export runs.csv --where "outcome = 'valid'"
       testbed results export iterations.parquet --table iterations
     """
+    from testbed.report.terminal.results import render_problems
     from testbed.store.export import write_table
 
     with _index(output) as index:
-        number = write_table(index, file, table=table, condition=where or "")
-    standard_output().print(f"{number} rows in {file}", markup=False, highlight=False, soft_wrap=True)
+        rows = write_table(index, file, table=table, condition=where or "")
+    standard_output().print(f"{rows.frame.height} rows in {file}", markup=False, highlight=False, soft_wrap=True)
+    render_problems(rows.left_out, standard_output())
 
 
 @results.command(epilog=EPILOG, short_help="Remove records from the disk.")

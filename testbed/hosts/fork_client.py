@@ -183,7 +183,7 @@ class ForkClient:
                 break
             try:
                 self._handle(json.loads(packet), _sender_pid(ancillary))
-            except (ValueError, TypeError, KeyError, RecursionError):  # a container may send anything
+            except (ValueError, TypeError, LookupError, RecursionError):  # a container may send anything
                 connection.shutdown(socket.SHUT_RDWR)  # it ends then
                 break
         self._end()
@@ -235,7 +235,7 @@ class _Template(ForkClient):
         self._imports: deque[Future[None]] = deque()
         """Requested, in order, and not done yet."""
         self._over = False
-        self._log = os.memfd_create("template.log")  # it is no run's
+        self._log = os.fdopen(os.memfd_create("template.log"), "rb", buffering=0)  # it is no run's
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with theirs:
@@ -246,7 +246,7 @@ class _Template(ForkClient):
                     *(sys.executable, "-P", "-m", "testbed.hosts.fork_server"),
                     *(str(theirs.fileno()), str(os.getpid())),
                 ],
-                Output(Path(f"/proc/{os.getpid()}/fd/{self._log}"), None),
+                Output(Path(f"/proc/{os.getpid()}/fd/{self._log.fileno()}"), None),
                 environment={
                     **environment,
                     **FORKING_ENVIRONMENT,
@@ -279,12 +279,15 @@ class _Template(ForkClient):
                 self._ours.send(json.dumps({"import": list(modules)}).encode())
         return imported
 
+    def leave(self) -> None:
+        """In a forked child, which closes its descriptors: the template stays the parent's, who reads what it says."""
+        self._ours.close()
+        self._log.close()
+
     def close(self) -> None:
         """End it and with it all its children. Idempotent."""
         super().close()
-        if self._log >= 0:
-            os.close(self._log)
-            self._log = -1
+        self._log.close()
 
     def _handle(self, message: Mapping[str, Any], sender_pid: int) -> None:
         if "imported" in message:
@@ -320,8 +323,15 @@ class _Templates:
     """The template of this process, made when it is first needed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._template: _Template | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked child, where neither whoever holds the lock is nor the thread that reads a template's replies."""
+        if self._template is not None:
+            self._template.leave()
+        self._lock = threading.Lock()
+        self._template = None
         self._made_with: tuple[dict[str, str], list[str]] | None = None
 
     def current(self) -> _Template:
@@ -355,6 +365,7 @@ class _Templates:
 
 
 _TEMPLATES: Final = _Templates()
+os.register_at_fork(after_in_child=_TEMPLATES.renew)
 _NOBODYS_SETTING: Final = frozenset({"PYTEST_CURRENT_TEST", "_RJEM_MALLOC_CONF"})
 """Variables that change while a process runs: what pytest is at, and what polars gives its own allocator when it is
 imported."""

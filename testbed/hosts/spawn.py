@@ -27,9 +27,21 @@ _MOST_BYTES: Final = 2**20  # and what it can be made to hold (fs.pipe-max-size 
 _LONGEST_LINE: Final = 2**20
 """In characters: what has no end by then is passed on in pieces."""
 
-# The kernel's parent-death signal comes when the *thread* that forked ends, so one thread that lives as long
-# as this process forks them all.
-_SPAWNER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+
+class _Spawner:
+    """One thread that lives as long as this process and forks all that it starts: the kernel's parent-death signal
+    comes when the *thread* that forked ends."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked child, where the thread is not."""
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+
+
+_spawner: Final = _Spawner()
+os.register_at_fork(after_in_child=_spawner.renew)
 
 
 def log_tail(path: Path, *, num_lines: int = 40) -> str:
@@ -261,7 +273,7 @@ def spawn(
         )
 
     try:
-        popen = _SPAWNER.submit(start).result()
+        popen = _spawner.thread.submit(start).result()
     except FileNotFoundError as error:
         raise MissingRequirementError(f"cannot start {name}: {error}; install util-linux") from error
     finally:

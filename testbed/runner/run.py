@@ -52,6 +52,7 @@ from testbed.runner.session import Session, session
 from testbed.runner.user_command import aggregation_losses, redirections
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
+from testbed.system.sources import code_changed
 from testbed.theory.predict import predict_run
 from testbed.verdict.facts import COMPLETED, End
 from testbed.verdict.run_results import RunResults
@@ -169,6 +170,7 @@ class _Run:
             writer=self.writer,
             calibration=Calibration(mode=calibration_mode),
             setup=setup_text(experiment),
+            code_changed=code_changed(),
             predicted=predicted,
         )
         self.environment = environment.describe()
@@ -226,6 +228,10 @@ class _Run:
         return RunFailedError(f"the testbed itself failed: {type(error).__name__}: {error} (traceback in {log})")
 
     def _finish(self, end: End) -> Summary:
+        self.found.code_changed |= code_changed()
+        if self.found.code_changed:
+            self.environment["code_sha256"] = None  # of no version, so that no other run is taken for the same
+        self.writer.write_environment(self.environment)
         summary = summarize(self.found.facts(end))
         self.writer.finish(summary)
         if self.live is not None:
@@ -330,11 +336,10 @@ class _Run:
             found.overhead_s["start"] = start_s - found.observations.reading_s
         found.aggregators = bench.deployment.aggregator_reports
         found.differences = bench.deployment.differences()
-        described = {**self.environment, "runtime": runtime, "read_back": read_back}
+        self.environment |= {"runtime": runtime, "read_back": read_back}
         if bench.machines is not None:
             found.underlay.append(bench.machines.measure())
-            described["underlay"] = [[asdict(each) for each in measured] for measured in found.underlay]
-        self.writer.write_environment(described)
+            self.environment["underlay"] = [[asdict(each) for each in measured] for measured in found.underlay]
 
     def _gradient_threads(self, bench: Session) -> GradientThreads | None:
         experiment = self.plan.experiment

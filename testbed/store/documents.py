@@ -21,7 +21,8 @@ class Origin(NamedTuple):
     """Processor, cores, kernel, and whether the emulation was spread over several: numbers of unlike machines are not
     compared."""
     code: str | None
-    """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
+    """Digest of the testbed's sources, and Python's and the packages' versions; None: these changed under the process
+    that made it, so that it is of no version, or records did not say it yet."""
     program: str | None = None
     """Of a command: digest of the files that its arguments name, and the image of its containers; None: it is none, or
     its record did not say it yet."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -11,7 +11,7 @@ from testbed.errors import SpecError
 from testbed.record.frames import FRAMES
 from testbed.record.reader import load_frame
 from testbed.record.writer import replace_bytes
-from testbed.store.index import COLUMNS, Index
+from testbed.store.index import COLUMNS, Index, Problem
 
 Table = Literal["runs", "iterations", "buckets", "links"]
 SUFFIXES: Final = (".csv", ".parquet")
@@ -19,23 +19,31 @@ _TYPES: Final = {"TEXT": pl.String, "INTEGER": pl.Int64, "REAL": pl.Float64}
 """Of SQLite."""
 
 
-def write_table(index: Index, file: Path, *, table: Table = "runs", condition: str = "") -> int:
-    """Write the runs for which an SQL condition holds, oldest first, or all rows of one of their tables; the number of
-    rows. Records are named by whole paths. Raises SpecError, MissingRequirementError for a file that cannot be
+class Rows(NamedTuple):
+    """Of a table of many runs."""
+
+    frame: pl.DataFrame
+    left_out: Sequence[Problem]
+    """Runs whose table cannot be read."""
+
+
+def write_table(index: Index, file: Path, *, table: Table = "runs", condition: str = "") -> Rows:
+    """Write the runs for which an SQL condition holds, oldest first, or all rows of one of their tables; what was
+    written. Records are named by whole paths. Raises SpecError, MissingRequirementError for a file that cannot be
     written; nothing is written then."""
     if file.suffix not in SUFFIXES:
         raise SpecError(f"{file}: a table is written as {' or '.join(SUFFIXES)}")
     runs = index.runs(condition)[::-1]
     if not runs:
         raise SpecError(f"there are no such runs below {index.directory}")
-    frame = runs_frame(index.directory, runs) if table == "runs" else rows_frame(index.directory, runs, table)
+    rows = Rows(runs_frame(index.directory, runs), ()) if table == "runs" else rows_of(index.directory, runs, table)
     written = BytesIO()
     if file.suffix == ".csv":
-        frame.write_csv(written)
+        rows.frame.write_csv(written)
     else:
-        frame.write_parquet(written)
+        rows.frame.write_parquet(written)
     replace_bytes(file, written.getvalue())
-    return frame.height
+    return rows
 
 
 def runs_frame(directory: Path, runs: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
@@ -44,11 +52,20 @@ def runs_frame(directory: Path, runs: Sequence[Mapping[str, Any]]) -> pl.DataFra
     return pl.DataFrame(rows, schema={column.name: _TYPES[column.type] for column in COLUMNS})
 
 
-def rows_frame(directory: Path, runs: Sequence[Mapping[str, Any]], table: str) -> pl.DataFrame:
+def rows_of(directory: Path, runs: Sequence[Mapping[str, Any]], table: str) -> Rows:
     """All rows of that table (testbed.record.frames) of an index' runs, each with its run_id and the dilation, by which
-    its times in wall seconds are to be divided for virtual ones."""
-    empty = pl.DataFrame(schema={"run_id": pl.String, "dilation": pl.Float64, **FRAMES[table]})
-    return pl.concat([empty, *(_rows(directory, run, table) for run in runs)])
+    its times in wall seconds are to be divided for virtual ones. Raises SpecError where there are runs, and the table
+    of none of them can be read."""
+    frames = [pl.DataFrame(schema={"run_id": pl.String, "dilation": pl.Float64, **FRAMES[table]})]
+    left_out: list[Problem] = []
+    for run in runs:
+        try:
+            frames.append(_rows(directory, run, table))
+        except SpecError as error:
+            if len(left_out) == len(runs) - 1:
+                raise
+            left_out.append(Problem(run["record"], str(error)))
+    return Rows(pl.concat(frames), left_out)
 
 
 def _rows(directory: Path, run: Mapping[str, Any], table: str) -> pl.DataFrame:

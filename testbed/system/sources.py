@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _PACKAGES: Final = ("switch_agg", "testbed", "transports")
+_CODE: Final = (".py", ".c", ".h")
 
 
 @cache
@@ -18,8 +19,19 @@ def sources_digest() -> str:
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of everything of the package that can change a result: Python, C and its headers, with their paths."""
-    return _digest(".py", ".c", ".h")
+    """SHA-256 of everything of the package that can change a result: Python, C and its headers, with their paths; as
+    it was when it was first called in this process, which is when that has just imported what it runs."""
+    return _digest(*_CODE)
+
+
+def code_changed() -> bool:
+    """Whether the files of :func:`code_digest` are others now, edited or checked out: what this process has imported is
+    not what it would import or compile next."""
+    begun = code_digest()
+    try:
+        return _digest(*_CODE) != begun
+    except OSError:  # a file went while they were read
+        return True
 
 
 def _digest(*suffixes: str) -> str:
@@ -28,7 +40,9 @@ def _digest(*suffixes: str) -> str:
         spec = find_spec(package)
         assert spec is not None
         for folder in map(Path, spec.submodule_search_locations or ()):
-            for path in sorted(each for each in folder.rglob("*.*") if each.suffix in suffixes):
+            # Hidden files are what a compiler is being given, and editors' locks.
+            found = (each for each in folder.rglob("[!.]*.*") if each.suffix in suffixes)
+            for path in sorted(found):
                 digest.update(f"{package}/{path.relative_to(folder)}\0".encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()

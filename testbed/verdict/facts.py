@@ -278,6 +278,8 @@ class Facts:
     w0-eth0 by process 4711`."""
     interference: Sequence[str] = ()
     """What others did to the run's processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
+    code_changed: bool = False
+    """Whether the testbed's sources were others when the run began or ended than when its process did."""
     unused_backend: str | None = None
     """Why the backend that the spec asks for may not be what the numbers are of."""
     notes: Sequence[str] = ()

@@ -94,7 +94,9 @@ Rule = Callable[[Facts, Results], Iterator[Reason]]
 
 def judge(facts: Facts, results: Results) -> Verdict:
     """The verdict. A valid run may carry notes: what a reader should know that calls no number in question."""
-    rules = RULES if facts.end.kind == "completed" else (_ended_early, _parameters, _foreign_changes, _interference)
+    rules = (
+        RULES if facts.end.kind == "completed" else (_ended_early, _parameters, _foreign_changes, _interference, _code)
+    )
     order = list(_OUTCOMES)
     found = sorted(
         (reason for rule in rules for reason in rule(facts, results)), key=lambda reason: order.index(reason.gravity)
@@ -141,6 +143,15 @@ def _interference(facts: Facts, _: Results) -> Iterator[Reason]:
         listed = _listed(list(dict.fromkeys(facts.interference)))
         yield Reason(
             "degraded", f"somebody else held processes of the run back ({listed}): part of the times is theirs"
+        )
+
+
+def _code(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.code_changed:
+        yield Reason(
+            "degraded",
+            "the testbed's sources were changed (edited, pulled, checked out) after this process began: what it had "
+            "imported by then is of other sources than what it compiled or imported later; start it anew",
         )
 
 
@@ -521,6 +532,7 @@ RULES: Final[Sequence[Rule]] = (
     _aggregation,
     _foreign_changes,
     _interference,
+    _code,
     _impossible,
     _read_back,
     _priorities,

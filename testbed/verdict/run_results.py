@@ -74,6 +74,8 @@ class RunResults:
     calibration: Calibration
     setup: str
     """What workers run, in a line for a reader."""
+    code_changed: bool = False
+    """Whether the testbed's sources are not those any more that this process began with."""
     predicted: RunPrediction | None = None
     """What a model said of the iterations before; None: nothing is exchanged."""
     observations: Observations = field(default_factory=Observations)
@@ -205,6 +207,7 @@ class RunResults:
             read_back_differences=self.differences,
             foreign_changes=[change.text for change in self.observations.foreign_changes],
             interference=self.observations.interference,
+            code_changed=self.code_changed,
             unused_backend=self._unused_backend(),
             notes=self._notes(),
             not_checked=self._not_checked(),

@@ -46,7 +46,8 @@ class Fence:
         self.owner = ""
         self.session = 0
         self._given_up = 0
-        self._answered_s = -math.inf
+        self.answered_s = -math.inf
+        """When the latest call that was not refused was answered."""
 
     def claim(self, owner: str, session: int, now_s: float, *, given_up: int = 0) -> None:
         """Take the slot; attempts up to the number `given_up` are not begun any more.
@@ -55,11 +56,11 @@ class Fence:
         """
         if owner == self.owner and session < self.session:
             raise RefusedError(f"a later process ({self.session}) of the same sweep has the slot")
-        if owner != self.owner and now_s < self._answered_s + self.lease_s:
+        if owner != self.owner and now_s < self.answered_s + self.lease_s:
             raise RefusedError(f"another sweep has the slot: {self.owner}")
         self._given_up = max(given_up, self._given_up if owner == self.owner else 0)
         self.owner, self.session = owner, session
-        self._answered_s = now_s
+        self.answered_s = now_s
 
     def begin(self, session: int, number: int, now_s: float) -> float:
         """The same as :meth:`renew`, for an attempt that is to begin. Raises RefusedError where it was given up, or a
@@ -74,19 +75,19 @@ class Fence:
         """A call of that session: until when its run may go on. Raises RefusedError."""
         if session != self.session:
             raise RefusedError(f"the slot is held by process {self.session} of {self.owner}")
-        deadline_s = self._answered_s + self.lease_s
+        deadline_s = self.answered_s + self.lease_s
         if now_s >= deadline_s:
             raise RefusedError(f"the lease ended {now_s - deadline_s:.1f} s before this call came")
-        self._answered_s = now_s
+        self.answered_s = now_s
         return deadline_s
 
     def answered(self, now_s: float) -> None:
         """The answer to the call that came last is given only now: it took a while."""
-        self._answered_s = now_s
+        self.answered_s = now_s
 
     def release(self) -> None:
         """Nobody has the slot."""
-        self.owner, self._answered_s = "", -math.inf
+        self.owner, self.answered_s = "", -math.inf
 
 
 class Contact:

@@ -20,7 +20,7 @@ from testbed.record.reader import load_summary
 from testbed.record.summary import Summary
 from testbed.runner.engines._cluster import NAMESPACE, RESOURCE
 from testbed.runner.engines._lease import Contact, RefusedError, Timing, UnfitError
-from testbed.runner.engines._slot import PROGRAM, Description, Request, Slot
+from testbed.runner.engines._slot import PROGRAM, Description, Request, Slot, end_process
 from testbed.runner.engines._transfer import TransferError, receive
 from testbed.runner.engines.base import Attempt, Event, Finished, Gone, Late, Lost, Ready, Session
 from testbed.runner.program import origin_of_runs
@@ -332,7 +332,7 @@ def slot_actor(ray: Any, node_id: str, *, timing: Timing, program: Sequence[str]
             scheduling_strategy=affinity,
             **options,
         )
-        .remote(lease_s=timing.lease_s, grace_s=timing.grace_s, program=program)
+        .remote(lease_s=timing.lease_s, grace_s=timing.grace_s, program=program, on_abandoned=end_process)
     )
 
 

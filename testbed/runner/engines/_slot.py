@@ -1,7 +1,8 @@
 """What one machine does for a sweep that runs elsewhere: one run at a time, as a process of its own; and its record.
 
 Knows nothing of what carries the calls. Every call of a session but `claim` proves that the session is alive and
-prolongs its lease (testbed.runner.engines._lease); the run is ended by its keeper when the lease is (_keeper).
+prolongs its lease (testbed.runner.engines._lease); the run is ended by its keeper when the lease is (_keeper), and the
+slot is let go when nobody can want it any more: nobody has called for twice as long as a lease and its grace last.
 
     <directory>/               TESTBED_SLOT_DIRECTORY of the process, /var/lib/testbed/slot otherwise
       lock                     flock(2) of whoever has the slot, and of its run: while either lives, nobody else has it
@@ -14,12 +15,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from testbed.runner.engines._keeper import ENDED
 from testbed.runner.engines._lease import Fence, RefusedError, UnfitError
@@ -37,6 +40,8 @@ _KEPT: Final = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "L
 _KEPT_PREFIXES: Final = ("LC_", "XDG_", "DOCKER_")
 _SAID_BYTES: Final = 2000
 _POLL_S: Final = 0.1
+_NUM_SILENT_STEPS: Final = 10
+"""In which the time without a call is counted."""
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -203,17 +208,47 @@ class _Run:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
+
+
+def _call(
+    method: "Callable[Concatenate[Slot, _Arguments], _Answer]",
+) -> "Callable[Concatenate[Slot, _Arguments], _Answer]":
+    """Of a slot: while it lasts, the slot is not let go."""
+
+    @wraps(method)
+    def call(self: "Slot", /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> _Answer:
+        with self._calling:
+            return method(self, *arguments, **keywords)
+
+    return call
+
+
 class Slot:
     """A machine's. Not to be called from two threads at once."""
 
-    def __init__(self, *, lease_s: float, grace_s: float, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(
+        self,
+        *,
+        lease_s: float,
+        grace_s: float,
+        on_abandoned: Callable[[], object],
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        """`on_abandoned` is called, by another thread, when the slot has been let go because nobody has held it for
+        so long that its sweep must have been killed."""
         self._directory = Path(os.environ.get(DIRECTORY_VARIABLE, DIRECTORY))
         self._program = tuple(program)
         self._grace_s = grace_s
         self._fence = Fence(lease_s)
         self._lock: int | None = None
         self._run: _Run | None = None
+        self._on_abandoned = on_abandoned
+        self._calling = threading.Lock()
+        threading.Thread(target=self._watch, name="slot", daemon=True).start()
 
+    @_call
     def claim(self, owner: str, session: int, given_up: int = 0) -> Description:
         """Take the slot for a session of the sweep `owner`, which begins no attempt up to the number `given_up` again:
         whatever of it ran is ended, and what dead runs left on the machine is removed. Raises RefusedError."""
@@ -228,6 +263,7 @@ class Slot:
         self._fence.answered(time.monotonic())
         return described
 
+    @_call
     def start(self, session: int, request: Request | AgentRequest) -> None:
         """Begin a run, or an agent of one. Raises RefusedError, UnfitError."""
         deadline_s = self._fence.begin(session, request.number, time.monotonic())
@@ -245,10 +281,12 @@ class Slot:
             deadline_s=deadline_s,
         )
 
+    @_call
     def hold(self, session: int) -> None:
         """Keep the slot, with nothing to do. Raises RefusedError."""
         self._fence.renew(session, time.monotonic())
 
+    @_call
     def poll(self, session: int) -> Status:
         """How far the run has come. Raises RefusedError, which says so where it has left a record all the same."""
         run = self._run
@@ -263,6 +301,7 @@ class Slot:
         run.prolong(deadline_s)
         return run.status()
 
+    @_call
     def files(self, session: int) -> tuple[str, list[File]]:
         """The name of the record that the run left, and what is in it. Raises RefusedError, TransferError."""
         record = self._record(session)
@@ -270,6 +309,7 @@ class Slot:
         self._fence.answered(time.monotonic())
         return record.name, files
 
+    @_call
     def read(self, session: int, path: str, offset: int) -> bytes:
         """A part of a file of the record. Raises RefusedError, TransferError."""
         record = self._record(session)
@@ -279,16 +319,12 @@ class Slot:
             file.seek(offset)
             return file.read(CHUNK_BYTES)
 
+    @_call
     def release(self, session: int) -> None:
         """End what runs and let the slot go. Raises RefusedError where it is another session's."""
         if session != self._fence.session:
             raise RefusedError(f"the slot is held by process {self._fence.session} of {self._fence.owner}")
-        self._end_run()
-        shutil.rmtree(self._directory / "attempts", ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        self._fence.release()
+        self._let_go()
 
     def process_id(self) -> int:
         """Of whoever answers."""
@@ -301,6 +337,29 @@ class Slot:
             raise TransferError("the run has left no record")
         self._run.prolong(deadline_s)
         return record
+
+    def _watch(self) -> None:
+        """In steps: of the time in which this process was stopped, only one counts, and then it hears what was sent to
+        it meanwhile."""
+        answered_s, num_silent = self._fence.answered_s, 0
+        while num_silent < _NUM_SILENT_STEPS:
+            time.sleep(2 * (self._fence.lease_s + self._grace_s) / _NUM_SILENT_STEPS)
+            with self._calling:
+                num_silent = num_silent + 1 if self._fence.answered_s == answered_s else 0
+                answered_s = self._fence.answered_s
+                if num_silent == _NUM_SILENT_STEPS:
+                    try:
+                        self._let_go()
+                    finally:
+                        self._on_abandoned()
+
+    def _let_go(self) -> None:
+        self._end_run()
+        if self._lock is not None:
+            shutil.rmtree(self._directory / "attempts", ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+        self._fence.release()
 
     def _end_run(self) -> None:
         if self._run is not None:
@@ -326,6 +385,11 @@ class Slot:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
+
+
+def end_process() -> None:
+    """This one, at once: whoever carries the calls sees that it has died, and lets go what it held for it."""
+    os._exit(0)
 
 
 def _as_a_login_would() -> None:

@@ -60,6 +60,15 @@ def test_what_cannot_be_read_is_named_and_disturbs_no_other(output: Path) -> Non
     assert "1 left out" in repr(found)
 
 
+def test_a_table_that_cannot_be_read_is_named_and_disturbs_no_other(output: Path) -> None:
+    (output / "r2" / "links.parquet").unlink()
+    found = testbed.results(output=output)
+    with pytest.warns(testbed.errors.ResultWarning, match=r"left out: r2: .*links\.parquet cannot be read"):
+        assert found.table("links")["run_id"].unique().to_list() == [found["r3"].run_id]
+    with pytest.raises(SpecError, match=r"links\.parquet cannot be read"):
+        testbed.results("record = 'r2'", output=output).table("links")
+
+
 @pytest.mark.parametrize(
     ("which", "error", "words"),
     [("zz", SpecError, "none of the runs"), ("r", SpecError, "several of the runs"), (2, IndexError, "tuple index")],
@@ -130,3 +139,22 @@ def test_a_sweep_that_is_whole_is_read_and_not_run(tmp_path: Path, monkeypatch: 
             result: SweepResult = testbed.sweep(spec, output=tmp_path)
         assert len(runs.rates) == number, "what has a result is not run again"
     assert result.frame["outcome"].to_list() == ["valid", "degraded"]
+
+
+def test_a_sweep_s_runs_are_found_from_wherever_the_process_is_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.cheap_runs import CheapRuns
+
+    monkeypatch.setattr("testbed.api.calls._runner", lambda *_, output, **__: CheapRuns(output))
+    monkeypatch.setattr("testbed.runner.sweep_points.require_points", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    spec = {"name": "speeds", "workers": 2, "sweep": {"link.rate": ["100mbit", "1gbit"]}}
+    made = testbed.sweep(spec, output="results")
+    known = testbed.sweep(spec, output="results")
+    monkeypatch.chdir("/")
+    for result in (made, known):
+        records = [Path(summary.record) for point in result.points for summary in point.runs]
+        assert [record.parent for record in records] == [tmp_path / "results"] * 2
+        assert all((record / "summary.json").is_file() for record in records)

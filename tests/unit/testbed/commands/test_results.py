@@ -52,6 +52,9 @@ def test_a_table_is_exported(output: Path, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     assert run(output, "results", "export", str(file)).strip() == f"2 rows in {file}".strip()
     assert len(file.read_text().splitlines()) == 3
+    (output / "r2" / "links.parquet").unlink()
+    said = run(output, "results", "export", str(file), "--table", "links").splitlines()
+    assert [said[0].endswith(f" rows in {file}"), said[1].startswith("left out: r2: ")] == [True, True]
 
 
 def test_deleting_asks_first_and_looks_all_up_before_the_first_goes(output: Path) -> None:

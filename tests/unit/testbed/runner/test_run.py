@@ -1,9 +1,9 @@
 """How the verdict learns what ended a run, and which error that was; what a record says of a command's program."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
@@ -13,8 +13,9 @@ from testbed.errors import CalibrationError, Interrupted, MissingRequirementErro
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
 from testbed.report.terminal.summary import LiveProgress
-from testbed.runner.run import _end_of, _first_cause, _Run
-from testbed.store.documents import origin_of
+from testbed.runner.run import RunStoppedError, _end_of, _first_cause, _Run
+from testbed.store.documents import origin, origin_here, origin_of
+from testbed.store.reuse import unlike
 from testbed.system.command_files import files_digest
 
 
@@ -49,24 +50,47 @@ def test_what_went_wrong_while_the_rest_was_removed_hides_no_cause() -> None:
     assert _first_cause(ValueError("alone")) is None
 
 
+def begun(output: Path, **keys: Any) -> _Run:
+    return _Run(
+        make_plan(validate({"name": "x", "workers": 2, **keys})),
+        output=output / "results",
+        progress=LiveProgress(Console(file=StringIO())),
+        captured={},
+        snap_bytes=0,
+        calibration_mode=Mode.CLASS,
+        on_line=None,
+        stdin=None,
+        live=None,
+        engine=None,
+    )
+
+
+@pytest.mark.parametrize("moments", [(True, False), (False, True), (False, False)])
+def test_a_run_whose_process_began_with_other_sources_says_so_and_is_of_no_version(
+    moments: Sequence[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they had changed when it began, or had when it ended."""
+
+    def no_session(*_: Any, **__: Any) -> NoReturn:
+        raise RunFailedError("no session")
+
+    answers = iter(moments)
+    monkeypatch.setattr("testbed.runner.run.code_changed", lambda: next(answers))
+    monkeypatch.setattr("testbed.runner.run.session", no_session)
+    with pytest.raises(RunStoppedError) as stopped:
+        begun(tmp_path, metrics={"port": None}).execute()
+    summary = stopped.value.summary
+    assert any("sources were changed" in reason for reason in summary.reasons) == any(moments)
+    assert (origin(Path(summary.record)).code is None) == any(moments)
+    assert bool(unlike(Path(summary.record), origin_here())) == any(moments)
+
+
 def test_a_command_s_record_says_of_which_program_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ddp.py").write_text("print(1)\n")
 
     def environment(**keys: Any) -> Mapping[str, Any]:
-        run = _Run(
-            make_plan(validate({"name": "x", "workers": 2, **keys})),
-            output=tmp_path / "results",
-            progress=LiveProgress(Console(file=StringIO())),
-            captured={},
-            snap_bytes=0,
-            calibration_mode=Mode.CLASS,
-            on_line=None,
-            stdin=None,
-            live=None,
-            engine=None,
-        )
-        return run.environment
+        return begun(tmp_path, **keys).environment
 
     argv = ["python", "ddp.py"]
     found = environment(workload={"kind": "command", "argv": argv})

@@ -19,11 +19,11 @@ def copied(tmp_path: Path) -> Path:
 def test_runs_are_a_row_each(tmp_path: Path) -> None:
     with closing(Index(copied(tmp_path))) as index:
         index.refresh()
-        assert write_table(index, tmp_path / "runs.csv") == 2
+        assert write_table(index, tmp_path / "runs.csv").frame.height == 2
         frame = pl.read_csv(tmp_path / "runs.csv")
         assert frame["name"].to_list() == ["hashemi-knee", "quickstart"], "oldest first"
         assert frame["record"].to_list() == [str(tmp_path / "results" / name) for name in ("r2", "r3")]
-        assert write_table(index, tmp_path / "one.parquet", condition="workers = 4") == 1
+        assert write_table(index, tmp_path / "one.parquet", condition="workers = 4").frame.height == 1
         assert pl.read_parquet(tmp_path / "one.parquet")["scaling_factor"].to_list() == [
             pytest.approx(0.408, abs=0.001)
         ]
@@ -32,7 +32,7 @@ def test_runs_are_a_row_each(tmp_path: Path) -> None:
 def test_tables_of_runs_follow_each_other_with_their_run(tmp_path: Path) -> None:
     with closing(Index(copied(tmp_path))) as index:
         index.refresh()
-        number = write_table(index, tmp_path / "iterations.parquet", table="iterations")
+        number = write_table(index, tmp_path / "iterations.parquet", table="iterations").frame.height
         frame = pl.read_parquet(tmp_path / "iterations.parquet")
         assert frame.height == number
         expected = sum(pl.read_parquet(f"tests/records/version_{v}/iterations.parquet").height for v in (2, 3))
@@ -51,6 +51,27 @@ def test_times_of_tables_are_wall_seconds_and_the_dilation_is_beside_them(tmp_pa
     assert frame.columns[:3] == ["run_id", "dilation", "at_s"]
     assert frame["dilation"].unique().to_list() == [20.0]
     assert frame["at_s"].to_list() == pl.read_parquet(results / "r3" / "links.parquet")["at_s"].to_list()
+
+
+def test_a_damaged_table_is_named_and_keeps_no_other_run_from_being_written(tmp_path: Path) -> None:
+    results, file = copied(tmp_path), tmp_path / "links.parquet"
+    damaged = results / "r2" / "links.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    with closing(Index(results)) as index:
+        index.refresh()
+        rows = write_table(index, file, table="links")
+        assert [problem.record for problem in rows.left_out] == ["r2"]
+        assert "links.parquet" in rows.left_out[0].problem
+        expected = pl.read_parquet(results / "r3" / "links.parquet")
+        assert pl.read_parquet(file).drop("run_id", "dilation").equals(expected)
+        assert write_table(index, file, table="iterations").left_out == []
+        file.unlink()
+        with pytest.raises(SpecError, match=r"r2/links\.parquet"):
+            write_table(index, file, table="links", condition="record = 'r2'")
+        (results / "r3" / "links.parquet").unlink()
+        with pytest.raises(SpecError, match=r"links\.parquet"):
+            write_table(index, file, table="links")
+    assert not file.exists()
 
 
 def test_what_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:

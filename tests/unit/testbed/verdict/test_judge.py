@@ -386,6 +386,14 @@ def test_what_others_did_to_workers_degrades_and_is_named() -> None:
     assert "w1 was stopped for 2.0 s" in reason
 
 
+def test_sources_that_changed_under_the_process_degrade_and_are_named_where_a_run_failed_too() -> None:
+    outcome, (reason,) = judge(facts(code_changed=True))
+    assert outcome == "degraded"
+    assert reason.startswith("the testbed's sources were changed")
+    outcome, reasons = judge(facts(code_changed=True, end=End("failed", "w1 has no such attribute")))
+    assert (outcome, reasons) == ("failed", ["w1 has no such attribute", reason])
+
+
 def test_servers_that_wait_for_a_core_hold_everybody_up_and_are_named() -> None:
     assert judge(facts(serving_waited_s={"ps0": 0.02, "ps1": 0.01})).outcome == "valid"
     outcome, (reason,) = judge(facts(serving_waited_s={"ps0": 0.4, "ps1": 0.2}))

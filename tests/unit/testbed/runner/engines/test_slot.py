@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -42,8 +43,11 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     monkeypatch.setattr(_slot, "_as_a_login_would", lambda: None)
     made: list[Slot] = []
 
-    def make(*, lease_s: float = 5.0, grace_s: float = 1.0) -> Slot:
-        made.append(Slot(lease_s=lease_s, grace_s=grace_s, program=(sys.executable, "-c", SAYS)))
+    def make(*, lease_s: float = 5.0, grace_s: float = 1.0, abandoned: threading.Event | None = None) -> Slot:
+        program = (sys.executable, "-c", SAYS)
+        made.append(
+            Slot(lease_s=lease_s, grace_s=grace_s, program=program, on_abandoned=(abandoned or threading.Event()).set)
+        )
         return made[-1]
 
     yield make
@@ -202,6 +206,53 @@ def test_the_lock_is_held_as_long_as_the_run_lives(tmp_path: Path, slot: Open) -
     another._fence.lease_s = 30.0  # so long it waits for the lock, which the keeper may need a while to let go
     another.claim("sweep", 2)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_slot_whose_sweep_was_killed_is_let_go_and_another_sweep_of_any_cluster_gets_it(
+    tmp_path: Path, slot: Open
+) -> None:
+    (tmp_path / "wait").touch()
+    abandoned = threading.Event()
+    one = slot(lease_s=0.2, grace_s=0.1, abandoned=abandoned)
+    one.claim("killed", 1)
+    one.start(1, request(tmp_path))
+    assert abandoned.wait(60.0)
+    assert processes(tmp_path) == []
+    assert not (tmp_path / "slot" / "attempts").exists()
+    assert slot(lease_s=0.1, grace_s=0.1).claim("another", 1) == HERE, "there is nothing to wait for"
+
+
+def test_a_slot_that_is_held_or_in_a_call_is_not_let_go(slot: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its watch wakes when the test says so: a busy machine has no say in what is silence."""
+    asleep, wake = threading.Semaphore(0), threading.Semaphore(0)
+    others = set(threading.enumerate())  # slots of other tests
+
+    def sleep(time_s: float) -> None:
+        if threading.current_thread() in others:
+            time.sleep(time_s)
+        else:
+            asleep.release()
+            wake.acquire()
+
+    monkeypatch.setattr(_slot, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    abandoned = threading.Event()
+    one = slot(lease_s=60.0, abandoned=abandoned)
+    assert asleep.acquire(timeout=60.0)
+    asleep.release()
+    one.claim("sweep", 1)
+    for _ in range(3):
+        for _ in range(_slot._NUM_SILENT_STEPS):  # in the first of which there was a call
+            assert asleep.acquire(timeout=60.0)
+            wake.release()
+        assert asleep.acquire(timeout=60.0)
+        asleep.release()
+        assert not abandoned.is_set()
+        one.hold(1)
+    with one._calling:  # a record is hashed, say
+        for _ in range(_slot._NUM_SILENT_STEPS + 1):
+            wake.release()
+        assert not abandoned.wait(0.1)
+    assert abandoned.wait(60.0)
 
 
 def test_a_machine_without_the_directory_cannot_make_the_run(tmp_path: Path, slot: Open) -> None:
