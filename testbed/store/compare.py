@@ -13,7 +13,7 @@ from testbed.errors import SpecError
 from testbed.record.reader import load_frame, load_summary
 from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.store.differences import Difference, RunValues, difference
-from testbed.store.documents import Origin, flat, origin, resolved_spec
+from testbed.store.documents import Origin, flat, origin, resolved_spec, value_text
 from testbed.store.index import Index
 from testbed.store.metrics import MORE_IS_BETTER, Metric
 from testbed.store.reuse import changed_manually
@@ -134,7 +134,7 @@ def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", for
     groups = _grouped(runs)
     if len(groups) < 2:
         raise SpecError(f"there is nothing to compare: {len(runs)} record(s) of one setting; name records of two")
-    objections = [*_objections(runs), *_unlike(groups), *_programs(groups)]
+    objections = [*_objections(runs), *_unlike(groups), *_no_repetitions(groups)]
     if objections and not force:
         raise SpecError("\n".join([*objections, "--force compares them all the same"]))
     settings = tuple(_setting(name, group, metric) for name, group in zip(_names(groups), groups.values(), strict=True))
@@ -186,11 +186,16 @@ def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
             yield f"the settings answer different questions: {key} is {values}"
 
 
-def _programs(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
-    """Which settings are not one: a script that their spec names was changed from run to run."""
+def _no_repetitions(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
+    """Which settings are not one: a script that their spec names was changed from run to run, or what it leaves to the
+    machine was decided otherwise."""
     for name, group in zip(_names(groups), groups.values(), strict=True):
         if (number := len({run.origin.program for run in group})) > 1:
             yield f"{name}: its runs are of {number} programs, no repetitions: what workload.argv names has changed"
+        for key in dict.fromkeys(key for run in group for key in run.origin.decided):
+            texts = {value_text(run.origin.decided[key]) for run in group if key in run.origin.decided}
+            if len(texts) > 1:
+                yield f"{name}: its runs are no repetitions: {key} was decided to be {' or '.join(sorted(texts))}"
 
 
 def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The documents of a record that say what was requested and where it ran, read quickly: of thousands of records."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +23,24 @@ class Origin(NamedTuple):
     compared."""
     code: str | None
     """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
-    program: str | None = None
+    program: str | None
     """Of a command: digest of the files that its arguments name, and the image of its containers; None: it is none, or
     its record did not say it yet."""
+    decided: Mapping[str, object]
+    """What the spec left to the machine (testbed.plan.plan.Plan.decided), by the paths of its values; empty: it is no
+    run's, or its record did not say it yet."""
+
+    def unlike(self, other: "Origin") -> tuple[str, ...]:
+        """In what this one differs from the other, so that their numbers may differ, too. Of what was decided only that
+        is compared which both say."""
+        found = []
+        if self.machine != other.machine:
+            found.append(f"another machine ({self.machine})")
+        if self.code != other.code:
+            found.append("another version of the code or its packages")
+        if self.program != other.program:
+            found.append("another program")
+        return (*found, *_differences(self.decided, other.decided))
 
 
 def origin_of(environment: Mapping[str, Any]) -> Origin:
@@ -40,7 +56,22 @@ def origin_of(environment: Mapping[str, Any]) -> Origin:
         machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}{several}",
         code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
         program=None if files is None else program_text(files, image_id),
+        decided=flat(environment.get("decided", {})),
     )
+
+
+def _differences(these: Mapping[str, object], others: Mapping[str, object]) -> Iterator[str]:
+    """In what two mappings differ, of what both have."""
+    for name in these:
+        if name in others and these[name] != others[name]:
+            yield f"{name} {value_text(these[name])} instead of {value_text(others[name])}"
+
+
+def value_text(value: object) -> str:
+    """Of one value of :attr:`Origin.decided`; a list, which may be long, by its number of elements and a digest."""
+    if isinstance(value, list):
+        return f"{len(value)} ({hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def program_text(files_sha256: str, image_id: str | None) -> str:

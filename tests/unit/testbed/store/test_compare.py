@@ -134,6 +134,30 @@ def test_runs_of_a_script_that_has_changed_are_no_repetitions(tmp_path: Path) ->
     assert compare(programs(records, *"abab")).notes == (), "each setting has its own"
 
 
+def test_runs_whose_spec_left_something_to_the_machine_that_was_decided_otherwise_are_no_repetitions(
+    tmp_path: Path,
+) -> None:
+    records = turns(tmp_path, 2, factor=1.0)
+
+    def decided(*values: dict[str, Any] | None) -> None:
+        for path, value in zip(records, values, strict=True):
+            document = json.loads((path / "environment.json").read_text())
+            document.pop("decided", None)
+            document |= {} if value is None else {"decided": value}
+            (path / "environment.json").write_text(json.dumps(document))
+
+    netem, nfqueue = {"delay_backend": "netem"}, {"delay_backend": "nfqueue"}
+    decided(netem, netem, nfqueue, netem)
+    with pytest.raises(
+        SpecError, match=r"collective=ring, .*: its runs are no repetitions: delay_backend was .* netem or nfqueue"
+    ):
+        compare(records)
+    decided(netem, nfqueue, netem, nfqueue)
+    assert compare(records).notes == (), "each setting has its own"
+    decided(netem, netem, None, None)
+    assert compare(records).notes == (), "records did not say it"
+
+
 def test_a_script_before_and_after_a_change_are_two_settings(tmp_path: Path) -> None:
     records = programs([record(tmp_path, f"a{number:02}") for number in range(4)], *"abab")
     assert [setting.name for setting in compare(records).settings] == ["quickstart aaaaaaaa", "quickstart bbbbbbbb"]

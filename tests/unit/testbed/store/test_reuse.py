@@ -1,11 +1,12 @@
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.store.documents import Origin, origin_here, program_text
+from testbed.store.documents import Origin, flat, origin_here, program_text
 from testbed.store.reuse import unlike
 from testbed.system import environment
 
@@ -64,6 +65,24 @@ def test_a_command_s_results_are_of_its_program(tmp_path: Path, here: Origin) ->
     ]
     for number, (changes, wanted, found) in enumerate(cases):
         assert unlike(made_here(tmp_path / str(number), **changes), wanted) == found, changes
+
+
+def test_what_was_left_to_the_machine_is_compared_where_both_say_what_it_was(tmp_path: Path, here: Origin) -> None:
+    chosen = {"kind": "auto", "copying": "8gbit"}
+    decided = {"delay_backend": "netem", "dilation": 2.0, "buckets": [1, 2], "collectives": {"0": chosen}}
+    wanted = here._replace(decided=flat(decided))
+    cases: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        ({}, ()),
+        ({"delay_backend": "nfqueue"}, ("delay_backend nfqueue instead of netem",)),
+        ({"delay_backend": None}, ("delay_backend None instead of netem",)),
+        ({"dilation": 20.0}, ("dilation 20 instead of 2",)),
+        ({"collectives": {"0": {**chosen, "copying": "5gbit"}}}, ("collectives.0.copying 5gbit instead of 8gbit",)),
+    ]
+    for number, (changes, found) in enumerate(cases):
+        assert unlike(made_here(tmp_path / str(number), decided={**decided, **changes}), wanted) == found
+    (buckets,) = unlike(made_here(tmp_path / "buckets", decided={**decided, "buckets": [3]}), wanted)
+    assert re.fullmatch(r"buckets 1 \(\w{8}\) instead of 2 \(\w{8}\)", buckets)
+    assert unlike(made_here(tmp_path / "before"), wanted) == (), "records did not say it"
 
 
 def test_another_schema_is_named(tmp_path: Path, here: Origin) -> None:
