@@ -175,6 +175,16 @@ def _objections(runs: Sequence[_Run]) -> Iterator[str]:
     machines = sorted({run.origin.machine for run in runs})
     if len(machines) > 1:
         yield f"the runs were made on different machines: {'; '.join(machines)}"
+    for name, texts in _disagreements([run.origin.settings for run in runs]):
+        yield f"the runs were made on a machine that was set otherwise: {name} {texts}"
+
+
+def _disagreements(said: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    """Names to which mappings have more than one value, with all of them; one may lack a name."""
+    for name in dict.fromkeys(name for each in said for name in each):
+        texts = {value_text(each[name]) for each in said if name in each}
+        if len(texts) > 1:
+            yield name, " or ".join(sorted(texts))
 
 
 def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
@@ -192,10 +202,8 @@ def _no_repetitions(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
     for name, group in zip(_names(groups), groups.values(), strict=True):
         if (number := len({run.origin.program for run in group})) > 1:
             yield f"{name}: its runs are of {number} programs, no repetitions: what workload.argv names has changed"
-        for key in dict.fromkeys(key for run in group for key in run.origin.decided):
-            texts = {value_text(run.origin.decided[key]) for run in group if key in run.origin.decided}
-            if len(texts) > 1:
-                yield f"{name}: its runs are no repetitions: {key} was decided to be {' or '.join(sorted(texts))}"
+        for key, texts in _disagreements([run.origin.decided for run in group]):
+            yield f"{name}: its runs are no repetitions: {key} was decided to be {texts}"
 
 
 def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[str]:

@@ -5,12 +5,15 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from testbed.errors import SpecError
 from testbed.system import environment
+
+_SETTINGS: Final = {"usable cores": "num_usable_cores"}
+"""What :attr:`Origin.settings` calls what environment.json does."""
 
 
 class Origin(NamedTuple):
@@ -21,6 +24,9 @@ class Origin(NamedTuple):
     machine: str
     """Processor, cores, kernel, and whether the emulation was spread over several: numbers of unlike machines are not
     compared."""
+    settings: Mapping[str, object]
+    """What a machine may have now and not later, by name: how many cores could be used; without what its record did not
+    say yet."""
     code: str | None
     """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
     program: str | None
@@ -31,8 +37,8 @@ class Origin(NamedTuple):
     run's, or its record did not say it yet."""
 
     def unlike(self, other: "Origin") -> tuple[str, ...]:
-        """In what this one differs from the other, so that their numbers may differ, too. Of what was decided only that
-        is compared which both say."""
+        """In what this one differs from the other, so that their numbers may differ, too. Of settings and of what was
+        decided only that is compared which both say."""
         found = []
         if self.machine != other.machine:
             found.append(f"another machine ({self.machine})")
@@ -40,7 +46,8 @@ class Origin(NamedTuple):
             found.append("another version of the code or its packages")
         if self.program != other.program:
             found.append("another program")
-        return (*found, *_differences(self.decided, other.decided))
+        settings, decided = _differences(self.settings, other.settings), _differences(self.decided, other.decided)
+        return (*found, *settings, *decided)
 
 
 def origin_of(environment: Mapping[str, Any]) -> Origin:
@@ -54,6 +61,7 @@ def origin_of(environment: Mapping[str, Any]) -> Origin:
     return Origin(
         commit=str(environment["commit"]),
         machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}{several}",
+        settings={name: environment[key] for name, key in _SETTINGS.items() if key in environment},
         code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
         program=None if files is None else program_text(files, image_id),
         decided=flat(environment.get("decided", {})),
@@ -68,7 +76,7 @@ def _differences(these: Mapping[str, object], others: Mapping[str, object]) -> I
 
 
 def value_text(value: object) -> str:
-    """Of one value of :attr:`Origin.decided`; a list, which may be long, by its number of elements and a digest."""
+    """Of a value of :class:`Origin`'s mappings; a list, which may be long, by its number of elements and a digest."""
     if isinstance(value, list):
         return f"{len(value)} ({hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]})"
     return f"{value:g}" if isinstance(value, float) else str(value)

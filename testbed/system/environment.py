@@ -48,6 +48,7 @@ def describe() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": cpu_model(),
         "num_cores": os.cpu_count(),
+        "num_usable_cores": num_usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": os.getloadavg(),
         "sysctls": {name: _sysctl(name) for name in SYSCTLS},
@@ -55,8 +56,14 @@ def describe() -> dict[str, Any]:
 
 
 def machine() -> tuple[str, ...]:
-    """Kernel and processor: what decides how fast and how exactly links are emulated."""
-    return platform.release(), platform.version(), platform.machine(), cpu_model() or "", str(os.cpu_count())
+    """Kernel, processor and the cores that may be used: what decides how fast and how exactly links are emulated."""
+    cores = str(os.cpu_count()), str(num_usable_cores())
+    return platform.release(), platform.version(), platform.machine(), cpu_model() or "", *cores
+
+
+def num_usable_cores() -> int:
+    """Those that this process may use: fewer than there are below `taskset`, or in a cpuset."""
+    return len(os.sched_getaffinity(0))
 
 
 def _version(package: str) -> str | None:

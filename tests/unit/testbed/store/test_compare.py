@@ -118,6 +118,16 @@ def test_unlike_machines_are_not_mixed(tmp_path: Path) -> None:
         compare([first, second])
 
 
+def test_a_machine_of_which_fewer_cores_may_be_used_is_not_mixed_with_itself(tmp_path: Path) -> None:
+    records = turns(tmp_path, 1, factor=1.0)
+    documents = [json.loads((path / "environment.json").read_text()) for path in records]
+    (records[0] / "environment.json").write_text(json.dumps({**documents[0], "num_usable_cores": 16}))
+    assert len(compare(records).settings) == 2, "the other one does not say it"
+    (records[1] / "environment.json").write_text(json.dumps({**documents[1], "num_usable_cores": 2}))
+    with pytest.raises(SpecError, match="on a machine that was set otherwise: usable cores 16 or 2"):
+        compare(records)
+
+
 def programs(paths: list[Path], *digests: str) -> list[Path]:
     """The records, as those of such programs."""
     for path, digest in zip(paths, digests, strict=True):

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.store.documents import Origin, flat, origin_here, program_text
+from testbed.store.documents import Origin, flat, origin_here, origin_of, program_text
 from testbed.store.reuse import unlike
 from testbed.system import environment
 
@@ -65,6 +66,19 @@ def test_a_command_s_results_are_of_its_program(tmp_path: Path, here: Origin) ->
     ]
     for number, (changes, wanted, found) in enumerate(cases):
         assert unlike(made_here(tmp_path / str(number), **changes), wanted) == found, changes
+
+
+def test_how_the_machine_was_set_is_compared_where_both_say_it(
+    tmp_path: Path, here: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_here(tmp_path / "here")
+    number = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: frozenset(range(number + 1)))
+    assert unlike(made, origin_of(environment.describe())) == (f"usable cores {number} instead of {number + 1}",)
+    document = environment.describe()
+    del document["num_usable_cores"]
+    (made / "environment.json").write_text(json.dumps(document))
+    assert unlike(made, here) == (), "records did not say it"
 
 
 def test_what_was_left_to_the_machine_is_compared_where_both_say_what_it_was(tmp_path: Path, here: Origin) -> None:
