@@ -5,15 +5,13 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from testbed.errors import SpecError
 from testbed.system import environment
-
-_SETTINGS: Final = {"usable cores": "num_usable_cores"}
-"""What :attr:`Origin.settings` calls what environment.json does."""
+from testbed.system.environment import DECIDING_SYSCTLS
 
 
 class Origin(NamedTuple):
@@ -25,8 +23,8 @@ class Origin(NamedTuple):
     """Processor, cores, kernel, and whether the emulation was spread over several: numbers of unlike machines are not
     compared."""
     settings: Mapping[str, object]
-    """What a machine may have now and not later, by name: how many cores could be used; without what its record did not
-    say yet."""
+    """What a machine may have now and not later, by name: how many cores could be used, and sysctls; without what its
+    record did not say yet, or the kernel has not."""
     code: str | None
     """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
     program: str | None
@@ -61,11 +59,20 @@ def origin_of(environment: Mapping[str, Any]) -> Origin:
     return Origin(
         commit=str(environment["commit"]),
         machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}{several}",
-        settings={name: environment[key] for name, key in _SETTINGS.items() if key in environment},
+        settings=_settings(environment),
         code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
         program=None if files is None else program_text(files, image_id),
         decided=flat(environment.get("decided", {})),
     )
+
+
+def _settings(environment: Mapping[str, Any]) -> dict[str, object]:
+    sysctls = environment.get("sysctls", {})
+    said = {
+        "usable cores": environment.get("num_usable_cores"),
+        **{name: sysctls.get(name) for name in DECIDING_SYSCTLS},
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _differences(these: Mapping[str, object], others: Mapping[str, object]) -> Iterator[str]:

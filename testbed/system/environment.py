@@ -24,15 +24,20 @@ PACKAGES: Final = (
     "openmpi",
     "ina-testbed",
 )
-SYSCTLS: Final = (
-    "net.ipv4.tcp_congestion_control",
-    "net.ipv4.tcp_available_congestion_control",
+DECIDING_SYSCTLS: Final = (
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_wmem",
     "net.ipv4.tcp_limit_output_bytes",
     "net.core.rmem_max",
     "net.core.wmem_max",
     "kernel.sched_autogroup_enabled",
+)
+"""Those that decide how the same run goes: hosts' namespaces begin with the machine's buffers."""
+SYSCTLS: Final = (
+    # Every route has a congestion control of its own.
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+    *DECIDING_SYSCTLS,
 )
 
 

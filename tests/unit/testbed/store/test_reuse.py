@@ -71,12 +71,14 @@ def test_a_command_s_results_are_of_its_program(tmp_path: Path, here: Origin) ->
 def test_how_the_machine_was_set_is_compared_where_both_say_it(
     tmp_path: Path, here: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = made_here(tmp_path / "here")
+    made, document = made_here(tmp_path / "here"), environment.describe()
+    tuned = {**document["sysctls"], "net.ipv4.tcp_wmem": "4096 16384 1", "net.ipv4.tcp_congestion_control": "x"}
+    (difference,) = unlike(made_here(tmp_path / "tuned", sysctls=tuned), here)
+    assert difference.startswith("net.ipv4.tcp_wmem 4096 16384 1 instead of ")
     number = len(os.sched_getaffinity(0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: frozenset(range(number + 1)))
     assert unlike(made, origin_of(environment.describe())) == (f"usable cores {number} instead of {number + 1}",)
-    document = environment.describe()
-    del document["num_usable_cores"]
+    del document["num_usable_cores"], document["sysctls"]
     (made / "environment.json").write_text(json.dumps(document))
     assert unlike(made, here) == (), "records did not say it"
 

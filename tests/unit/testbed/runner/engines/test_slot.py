@@ -239,6 +239,13 @@ def test_machines_are_unlike_in_what_results_depend_on() -> None:
     assert HERE.unlike(other, with_costs=True)[-1].startswith("another result of `testbed fit`")
 
 
+def test_machines_whose_tcp_is_set_otherwise_are_unlike() -> None:
+    one, other = (
+        replace(HERE, origin=HERE.origin._replace(settings={"net.ipv4.tcp_wmem": text})) for text in ("1 2 4", "1 2 3")
+    )
+    assert one.unlike(other, with_costs=False) == ("net.ipv4.tcp_wmem 1 2 3 instead of 1 2 4",)
+
+
 def test_this_machine_is_described() -> None:
     found = _slot.describe_here()
     assert "cores, Linux" in found.origin.machine
