@@ -1,11 +1,11 @@
-"""Which program a command's runs are of: what its arguments name, here and now."""
+"""Where runs that this process would make come from: what a command's arguments name, and which image, here and now."""
 
 from pathlib import Path
 
 from testbed.experiment.experiment import Experiment
 from testbed.hosts.base import image_id
 from testbed.plan.plan import Plan
-from testbed.store.documents import Origin, flat, origin_here, program_text
+from testbed.store.documents import Origin, flat, origin_here
 from testbed.system.command_files import files_digest
 
 
@@ -32,6 +32,4 @@ def origin_with_files(plan: Plan, files_sha256: str | None) -> Origin:
 
 
 def _origin(experiment: Experiment, files_sha256: str | None) -> Origin:
-    if files_sha256 is None:
-        return origin_here()
-    return origin_here()._replace(program=program_text(files_sha256, image_id(experiment.runtime)))
+    return origin_here()._replace(program=files_sha256, image=image_id(experiment.runtime))

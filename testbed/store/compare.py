@@ -124,7 +124,7 @@ def _runs_of_sweep(path: Path) -> Iterator[Path]:
 
 def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", force: bool = False) -> Compared:
     """Compare settings by their runs: records of one resolved spec are repetitions of one setting. Where all have the
-    same one, settings are programs: of a script before and after a change.
+    same one, settings are programs, or images: of a script, or an image, before and after a change.
 
     Raises SpecError when fewer than two settings are there, when a run's numbers do not stand, or when the settings are
     answers to different questions; with `force` the latter two are notes. A run without the number is always an error.
@@ -155,13 +155,14 @@ def _read(path: Path) -> _Run:
 
 
 def _grouped(runs: Sequence[_Run]) -> dict[str, list[_Run]]:
-    """By their resolved specs; where all have the same one, by their programs."""
-    by_spec: dict[str, list[_Run]] = {}
-    by_program: dict[str, list[_Run]] = {}
+    """By their resolved specs; where all have the same one, by their programs, or else by their images."""
+    kinds: Sequence[dict[str, list[_Run]]] = ({}, {}, {})
     for run in runs:
-        by_spec.setdefault(run.summary.spec_sha256, []).append(run)
-        by_program.setdefault(run.origin.program or "unknown", []).append(run)
-    return by_spec if len(by_spec) > 1 else by_program
+        image = (run.origin.image or "unknown").removeprefix("sha256:")
+        keys = run.summary.spec_sha256, run.origin.program or "unknown", image
+        for groups, key in zip(kinds, keys, strict=True):
+            groups.setdefault(key, []).append(run)
+    return next((groups for groups in kinds if len(groups) > 1), kinds[0])
 
 
 def _objections(runs: Sequence[_Run]) -> Iterator[str]:
@@ -197,11 +198,13 @@ def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
 
 
 def _no_repetitions(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
-    """Which settings are not one: a script that their spec names was changed from run to run, or what it leaves to the
-    machine was decided otherwise."""
+    """Which settings are not one: a script or an image that their spec names was changed from run to run, or what it
+    leaves to the machine was decided otherwise."""
     for name, group in zip(_names(groups), groups.values(), strict=True):
         if (number := len({run.origin.program for run in group})) > 1:
             yield f"{name}: its runs are of {number} programs, no repetitions: what workload.argv names has changed"
+        if (number := len({run.origin.image for run in group})) > 1:
+            yield f"{name}: its runs are of {number} images, no repetitions: what runtime.image names has changed"
         for key, texts in _disagreements([run.origin.decided for run in group]):
             yield f"{name}: its runs are no repetitions: {key} was decided to be {texts}"
 

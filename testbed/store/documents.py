@@ -28,8 +28,9 @@ class Origin(NamedTuple):
     code: str | None
     """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
     program: str | None
-    """Of a command: digest of the files that its arguments name, and the image of its containers; None: it is none, or
-    its record did not say it yet."""
+    """Of a command: digest of the files that its arguments name; None: it is none, or its record did not say it yet."""
+    image: str | None
+    """What the image of its containers was, whatever its name; None: it runs in none, or nobody could say."""
     decided: Mapping[str, object]
     """What the spec left to the machine (testbed.plan.plan.Plan.decided), by the paths of its values; empty: it is no
     run's, or its record did not say it yet."""
@@ -44,6 +45,8 @@ class Origin(NamedTuple):
             found.append("another version of the code or its packages")
         if self.program != other.program:
             found.append("another program")
+        if self.image != other.image:
+            found.append(f"another image ({self.image or 'none, or unknown'})")
         settings, decided = _differences(self.settings, other.settings), _differences(self.decided, other.decided)
         return (*found, *settings, *decided)
 
@@ -55,13 +58,13 @@ def origin_of(environment: Mapping[str, Any]) -> Origin:
     num_machines = environment.get("num_machines", 1)
     several = f", one of {num_machines} machines" if num_machines > 1 else ""
     versions = {"python": environment["python"], **environment["packages"]}
-    files, image_id = environment.get("program_sha256"), environment.get("runtime", {}).get("image_id")
     return Origin(
         commit=str(environment["commit"]),
         machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}{several}",
         settings=_settings(environment),
         code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
-        program=None if files is None else program_text(files, image_id),
+        program=environment.get("program_sha256"),
+        image=environment.get("runtime", {}).get("image_id"),
         decided=flat(environment.get("decided", {})),
     )
 
@@ -87,11 +90,6 @@ def value_text(value: object) -> str:
     if isinstance(value, list):
         return f"{len(value)} ({hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]})"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def program_text(files_sha256: str, image_id: str | None) -> str:
-    """Of a command, as :class:`Origin` has it; the image is None where it runs in none, or nobody knows it."""
-    return f"{files_sha256} in {image_id or 'no image'}"
 
 
 @cache

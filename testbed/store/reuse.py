@@ -1,8 +1,8 @@
 """Which results of a question may stand for a run that would be made here and now.
 
 A result is the answer of one spec, one version of the code, one machine, what the spec left to that machine, one
-meaning of its numbers and, where it is a command's, one program. Where one of them is another, the number may be
-another, and nobody would see why. Where somebody changed links while it ran, it is the answer of no spec.
+meaning of its numbers and, where there are any, one program and one image. Where one of them is another, the number may
+be another, and nobody would see why. Where somebody changed links while it ran, it is the answer of no spec.
 """
 
 from pathlib import Path

@@ -10,25 +10,19 @@ from typing import Final
 _PACKAGES: Final = ("switch_agg", "testbed", "transports")
 
 
-@cache
-def sources_digest() -> str:
-    """SHA-256 of every Python source of the package that this process would import, with their paths."""
-    return _digest(".py")
+_SUFFIXES: Final = (".py", ".c", ".h")
 
 
 @cache
 def code_digest() -> str:
     """SHA-256 of everything of the package that can change a result: Python, C and its headers, with their paths."""
-    return _digest(".py", ".c", ".h")
-
-
-def _digest(*suffixes: str) -> str:
     digest = hashlib.sha256()
     for package in _PACKAGES:
         spec = find_spec(package)
         assert spec is not None
         for folder in map(Path, spec.submodule_search_locations or ()):
-            for path in sorted(each for each in folder.rglob("*.*") if each.suffix in suffixes):
+            for path in sorted(each for each in folder.rglob("[!.]*.*") if each.suffix in _SUFFIXES):
+                # What has a dot before its name is being compiled.
                 digest.update(f"{package}/{path.relative_to(folder)}\0".encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()

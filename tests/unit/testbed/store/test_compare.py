@@ -173,6 +173,21 @@ def test_a_script_before_and_after_a_change_are_two_settings(tmp_path: Path) -> 
     assert [setting.name for setting in compare(records).settings] == ["quickstart aaaaaaaa", "quickstart bbbbbbbb"]
 
 
+def test_an_image_before_and_after_it_was_built_again_are_two_settings(tmp_path: Path) -> None:
+    def images(paths: list[Path], *digests: str) -> list[Path]:
+        for path, digest in zip(paths, digests, strict=True):
+            document = json.loads((path / "environment.json").read_text())
+            runtime = {"kind": "docker", "image_id": f"sha256:{digest * 64}"}
+            (path / "environment.json").write_text(json.dumps({**document, "runtime": runtime}))
+        return paths
+
+    records = images([record(tmp_path / "one", f"a{number:02}") for number in range(4)], *"abab")
+    assert [setting.name for setting in compare(records).settings] == ["quickstart aaaaaaaa", "quickstart bbbbbbbb"]
+    records = images(turns(tmp_path / "two", 2, factor=1.0), *"aaba")
+    with pytest.raises(SpecError, match=r"collective=ring, .*: its runs are of 2 images, no repetitions"):
+        compare(records)
+
+
 def test_versions_differ_where_their_code_does(tmp_path: Path) -> None:
     records = turns(tmp_path, 2, factor=1.0)
     for number, path in enumerate(records):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.store.documents import Origin, flat, origin_here, origin_of, program_text
+from testbed.store.documents import Origin, flat, origin_here, origin_of
 from testbed.store.reuse import unlike
 from testbed.system import environment
 
@@ -48,10 +48,10 @@ def test_another_machine_and_another_code_are_named(
     assert words.partition("(")[0] in found
 
 
-def test_a_command_s_results_are_of_its_program(tmp_path: Path, here: Origin) -> None:
+def test_results_are_of_a_command_s_program_and_of_an_image(tmp_path: Path, here: Origin) -> None:
     files = "f" * 64
-    command = here._replace(program=program_text(files, None))
-    contained = here._replace(program=program_text(files, "sha256:1"))
+    command = here._replace(program=files)
+    contained = command._replace(image="sha256:1")
     image = {"runtime": {"kind": "docker", "image_id": "sha256:1"}}
     namespace = {"runtime": {"kind": "namespace"}}
     cases: list[tuple[dict[str, Any], Origin, tuple[str, ...]]] = [
@@ -60,9 +60,10 @@ def test_a_command_s_results_are_of_its_program(tmp_path: Path, here: Origin) ->
         ({"program_sha256": "0" * 64}, command, ("another program",)),
         ({}, command, ("another program",)),  # made before programs were recorded
         ({"program_sha256": files, **image}, contained, ()),
-        ({"program_sha256": files, **image}, command, ("another program",)),
-        ({"program_sha256": files}, contained, ("another program",)),
-        (image, here, ()),  # a training of ours
+        ({"program_sha256": files, **image}, command, ("another image (sha256:1)",)),
+        ({"program_sha256": files}, contained, ("another image (none, or unknown)",)),
+        (image, here._replace(image="sha256:1"), ()),  # a training of ours
+        (image, here._replace(image="sha256:2"), ("another image (sha256:1)",)),
     ]
     for number, (changes, wanted, found) in enumerate(cases):
         assert unlike(made_here(tmp_path / str(number), **changes), wanted) == found, changes

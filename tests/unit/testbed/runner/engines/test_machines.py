@@ -31,7 +31,7 @@ from transports.collectives.costs import DEFAULT_COSTS
 
 TIMING = Timing(lease_s=0.4, grace_s=0.2, margin_s=0.2, poll_s=0.01)
 HERE = Description(
-    origin=Origin(commit="", machine="m", settings={}, code="c", program=None, decided={}),
+    origin=Origin(commit="", machine="m", settings={}, code="c", program=None, image=None, decided={}),
     delay_backends=("netem",),
     costs=DEFAULT_COSTS,
 )

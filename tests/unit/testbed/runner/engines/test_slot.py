@@ -24,7 +24,7 @@ from testbed.system.processes import RUN_ID_VARIABLE
 from transports.collectives.costs import DEFAULT_COSTS
 
 HERE = Description(
-    origin=Origin(commit="", machine="m", settings={}, code="c", program=None, decided={}),
+    origin=Origin(commit="", machine="m", settings={}, code="c", program=None, image=None, decided={}),
     delay_backends=("netem",),
     costs=DEFAULT_COSTS,
 )
