@@ -160,10 +160,10 @@ def sweep_until(spec: dict[str, Any], output: Path, moment: int, retries: int, l
         changes.append(f"{event} {arguments[1] if event == 'os.rename' else arguments[0]}")
 
     swept = expand(spec)
-    comparison = found(swept, plan_points(swept), output=output, num_retries=retries)
+    plans = plan_points(swept)
+    comparison = found(swept, plans, output=output, num_retries=retries)
     sys.addaudithook(before)
-    experiments = [point.experiment for point in swept.points]
     with blank_pictures():
-        run_sweep(comparison, experiments, run=CheapRuns(output, listed_outcome), console=Console(file=StringIO()))
+        run_sweep(comparison, plans, run=CheapRuns(output, listed_outcome), console=Console(file=StringIO()))
     if log is not None:
         log.write_text("\n".join(changes))

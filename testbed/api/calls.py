@@ -114,7 +114,7 @@ def sweep(
     require_points(swept, plans)
     run_one = _runner(console, on_progress, output=output, calibrate=calibrate)
     with interruptible():
-        comparison = run_sweep(comparison, [point.experiment for point in swept.points], run=run_one, console=console)
+        comparison = run_sweep(comparison, plans, run=run_one, console=console)
     result = SweepResult(comparison)
     if result.outcomes != {"valid"}:
         warnings.warn("\n".join([repr(result), *result.reasons]), ResultWarning, stacklevel=2)

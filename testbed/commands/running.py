@@ -450,10 +450,9 @@ def sweep(
                 feed.point = points[id(experiment)]
             return run_one(experiment)
 
-        experiments = [point.experiment for point in swept.points]
         comparison = run_sweep(
             comparison,
-            experiments,
+            plans,
             run=run_point,
             console=errors,
             engine=chosen,

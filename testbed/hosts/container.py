@@ -45,7 +45,7 @@ from testbed.hosts.spawn import Output, StartedProcess
 from testbed.system.native.libraries import build_libraries
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RunState
-from testbed.system.sources import sources_digest
+from testbed.system.sources import code_digest
 
 _log: Final = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Container(ForkClient):
         return None
 
     def _why_unsupported(self, ready: Mapping[str, Any]) -> str | None:
-        if ready.get("sources") == sources_digest():
+        if ready.get("sources") == code_digest():
             return None
         return (
             f"runtime.image: {self.spec.image} has other sources of this package than the controller that it is to "

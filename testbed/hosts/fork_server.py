@@ -36,7 +36,7 @@ from switch_agg.namespaces import join_namespace
 from testbed.system.kernel import die_with_parent
 from testbed.system.processes import RUN_ID_VARIABLE, carry_run_id
 from testbed.system.programs import problem_of
-from testbed.system.sources import sources_digest
+from testbed.system.sources import code_digest
 
 MAX_PACKET_BYTES: Final = 128 * 1024
 _NOT_FOUND: Final = 127  # as a shell's statuses (POSIX, 2.8.2)
@@ -146,7 +146,7 @@ class _Server:
         for module in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
-        sources_digest()  # forks inherit it
+        code_digest()  # forks inherit it
         _settle_memory()
         self.tell(imported=modules)
 
@@ -252,7 +252,7 @@ def _serve(connection: socket.socket, modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     _settle_memory()
-    server.tell(ready=time.monotonic() - start_s, sources=sources_digest())
+    server.tell(ready=time.monotonic() - start_s, sources=code_digest())
     try:
         server.serve()
     finally:

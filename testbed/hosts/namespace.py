@@ -18,6 +18,7 @@ from testbed.hosts.fork_server import ForkRequest
 from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess, spawn
 from testbed.system.kernel import network_namespace
+from testbed.system.native.libraries import require_libraries
 from testbed.system.processes import (
     RUN_ID_VARIABLE,
     ProcessIdentity,
@@ -226,12 +227,19 @@ class NamespaceDriver(RuntimeDriver[Namespace]):
     """Starts the runtime `namespace`: one fork server for all namespaces."""
 
     def missing(self) -> list[str]:
-        """The program of a command."""
-        command = self.plan.experiment.workload.command
-        if command is None:
-            return []
-        problem = problem_of(command.argv[0], {**os.environ, **command.environment})
-        return [] if problem is None else [f"workload.argv: {problem}"]
+        """The program of a command, and what this machine's workers load."""
+        experiment = self.plan.experiment
+        workload, command = experiment.workload, experiment.workload.command
+        missing = []
+        if command is not None and (problem := problem_of(command.argv[0], {**os.environ, **command.environment})):
+            missing.append(f"workload.argv: {problem}")
+        # A baseline library has connections of its own.
+        channels = workload.channels(experiment.channel) if experiment.stack is None else ()
+        try:
+            require_libraries([*channels, *workload.compressors(experiment.compression)])
+        except MissingRequirementError as error:
+            missing.append(f"channel, compression: {error}")
+        return missing
 
     def start(self, state: RunState, *, log_directory: Path) -> NamespaceRuntime:
         """Start importing what the workload needs."""

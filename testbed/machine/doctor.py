@@ -303,11 +303,11 @@ def _compiler_check() -> Check:
         found, ok = str(error), False
     return Check(
         name="C compiler",
-        severity="optional",
+        severity="needed",
         ok=ok,
         found=found,
-        fix="apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev; without it delays by nfqueue and "
-        "tap, background traffic and channel udp are refused, and tcp takes more of the processors",
+        fix="apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev; without it channels tcp, mptcp "
+        "and udp, int8 and fp8, delays by nfqueue and tap, and background traffic are refused",
     )
 
 

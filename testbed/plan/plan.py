@@ -254,6 +254,28 @@ class Plan:
         """Whether a Prometheus of the run's own scrapes it."""
         return self.experiment.metrics.prometheus is not None
 
+    @property
+    def decided(self) -> dict[str, Any]:
+        """What a spec may leave to the machine, as it is here: on another machine, or on this one after `testbed fit`,
+        `testbed doctor` or a kernel module, the same spec may be another run. Plain data, for the record."""
+        collectives = self.experiment.workload.collectives(self.collective)
+        return {
+            "delay_backend": self.delay_backend,
+            "dilation": self.clock.dilation,
+            "buckets": list(self.buckets),
+            "collectives": {
+                str(number): COLLECTIVES.dump(each.with_network_info(self.network_info))
+                for number, each in enumerate(collectives)
+            },
+        }
+
+    @property
+    def goes_by_costs(self) -> bool:
+        """Whether something of it was decided by what hosts add to links, as far as that was fitted on this machine."""
+        experiment = self.experiment
+        collectives = experiment.workload.collectives(experiment.collective)
+        return experiment.fusion.goes_by_costs or any(each.goes_by_hosts for each in collectives)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for the record and for `testbed plan --json`."""
         quotas = self.quotas

@@ -1,10 +1,11 @@
-"""Which program a command's runs are of: what its arguments name, here and now."""
+"""Where runs that this process would make come from: what a command's arguments name, and which image, here and now."""
 
 from pathlib import Path
 
 from testbed.experiment.experiment import Experiment
 from testbed.hosts.base import image_id
-from testbed.store.documents import Origin, origin_here, program_text
+from testbed.plan.plan import Plan
+from testbed.store.documents import Origin, flat, origin_here
 from testbed.system.command_files import files_digest
 
 
@@ -16,12 +17,19 @@ def program_sha256(experiment: Experiment) -> str | None:
 
 
 def origin_of_runs(experiment: Experiment) -> Origin:
-    """Of runs that this process would make of the experiment."""
-    return origin_with_files(experiment, program_sha256(experiment))
+    """Of runs of the experiment that this process would make, however they are planned."""
+    return _origin(experiment, program_sha256(experiment))
 
 
-def origin_with_files(experiment: Experiment, files_sha256: str | None) -> Origin:
-    """Of runs that this process would make of the experiment if :func:`program_sha256` of it were that."""
-    if files_sha256 is None:
-        return origin_here()
-    return origin_here()._replace(program=program_text(files_sha256, image_id(experiment.runtime)))
+def origin_of_plan(plan: Plan) -> Origin:
+    """Of runs that this process would make of the plan."""
+    return origin_with_files(plan, program_sha256(plan.experiment))
+
+
+def origin_with_files(plan: Plan, files_sha256: str | None) -> Origin:
+    """Of runs that this process would make of the plan if :func:`program_sha256` of its experiment were that."""
+    return _origin(plan.experiment, files_sha256)._replace(decided=flat(plan.decided))
+
+
+def _origin(experiment: Experiment, files_sha256: str | None) -> Origin:
+    return origin_here()._replace(program=files_sha256, image=image_id(experiment.runtime))

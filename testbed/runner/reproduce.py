@@ -50,8 +50,7 @@ class Part:
 
     def run(self, run: Callable[[Experiment], Summary], console: Console) -> "Part":
         """The part with its points' missing runs done. Raises Interrupted."""
-        experiments = [point.experiment for point in self.sweep.points]
-        comparison = run_sweep(self.comparison, experiments, run=run, console=console)
+        comparison = run_sweep(self.comparison, self.plans, run=run, console=console)
         return replace(self, comparison=comparison)
 
 

@@ -173,7 +173,7 @@ class _Run:
             code_changed=code_changed(),
             predicted=predicted,
         )
-        self.environment = environment.describe()
+        self.environment = {**environment.describe(), "decided": plan.decided}
         if (files := program_sha256(experiment)) is not None:
             self.environment["program_sha256"] = files
         if plan.spread is not None:

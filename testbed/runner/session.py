@@ -5,7 +5,6 @@ because a measurement beside an import on two cores measures the import.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,6 +41,7 @@ from testbed.runner.engines.local import Local
 from testbed.runner.link_client import SOCKET_NAME
 from testbed.runner.process_watch import RunWatch
 from testbed.runner.user_command import Launch
+from testbed.system.environment import num_usable_cores
 from testbed.system.run_state import RunState
 from testbed.verdict.underlay import underlay_facts, underlay_shortcomings
 from transports.collectives.base import COLLECTIVES
@@ -242,7 +242,7 @@ class Session:
     def _configuration(self, rank: int, launched_s: float) -> WorkerConfiguration:
         experiment, port = self.plan.experiment, self.plan.port_of(f"w{rank}")
         spec, host = experiment.dump(), self.plan.host(rank)
-        num_threads = max(1, (os.cpu_count() or 1) // experiment.workers)
+        num_threads = max(1, num_usable_cores() // experiment.workers)
         return WorkerConfiguration(
             run_id=self.state.run_id,
             rank=rank,

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from testbed.errors import Interrupted, MissingRequirementError
 from testbed.experiment.experiment import Experiment
+from testbed.plan.plan import Plan
 from testbed.record.summary import Summary
 from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.page import write_sweep
@@ -33,7 +34,7 @@ EXIT_INVALID: Final = 4
 
 def run_sweep(
     comparison: Comparison,
-    experiments: Sequence[Experiment],
+    plans: Sequence[Plan],
     *,
     run: Callable[[Experiment], Summary],
     console: Console,
@@ -42,7 +43,7 @@ def run_sweep(
     now_s: Callable[[], float] = time.monotonic,
 ) -> Comparison:
     """Run what is missing of the points, in turns, and write the sweep's numbers after every run and its page at the
-    end, also when interrupted.
+    end, also when interrupted. `plans` are those of the points, as :func:`found` had them.
 
     `run` makes a run on this machine and raises RunStoppedError for one that ended early; `engine` says where runs are
     made, here unless something else is said, and `arguments` are those of `testbed run` for the same elsewhere.
@@ -66,7 +67,7 @@ def run_sweep(
         # From here on every run belongs to this sweep, and is found by its record whatever happens.
         write_comparison(comparison, goes_on=True)
         engine = engine or Local()
-        work = Work(comparison, experiments, attempts, engine.over_s, console, now_s)
+        work = Work(comparison, plans, attempts, engine.over_s, console, now_s)
         session = Session(
             directory=directory,
             number=number,
@@ -75,6 +76,7 @@ def run_sweep(
             run=run,
             arguments=arguments,
             console=console,
+            goes_by_costs=any(plan.goes_by_costs for plan in plans),
         )
         try:
             if not comparison.finished:

@@ -21,7 +21,7 @@ from testbed.record.reader import results_of
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
 from testbed.runner.attempts import Attempts, Entry, attempt_texts
-from testbed.runner.program import origin_of_runs
+from testbed.runner.program import origin_of_plan
 from testbed.store.reuse import Reuse, made_otherwise
 from testbed.theory.predict import predict_run
 
@@ -87,7 +87,7 @@ def found(
     for point, plan in zip(sweep.points, plans, strict=True):
         experiment = point.experiment
         results = results_of(output, name=experiment.name, spec_sha256=experiment.sha256())
-        others = _others(results, experiment)
+        others = _others(results, plan)
         alike = [result for result in results if reuse == "any" or result.record not in others]
         own = _own(alike, [entry for entry in attempts if _is_of(entry, experiment, since)]) if goes_on else []
         reused = own if reuse == "none" else alike
@@ -130,11 +130,11 @@ def found(
     )
 
 
-def _others(results: Sequence[Summary], experiment: Experiment) -> dict[str, tuple[str, ...]]:
-    """Those results of the experiment that differ from what would be made here now, by their record: in what."""
+def _others(results: Sequence[Summary], plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Those results of the plan's experiment that differ from what would be made here now, by their record: in what."""
     if not results:
         return {}
-    here = origin_of_runs(experiment)
+    here = origin_of_plan(plan)
     return {result.record: said for result in results if (said := made_otherwise(result, here))}
 
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from testbed.errors import MissingRequirementError, RunFailedError
-from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import settings_text
+from testbed.plan.plan import Plan
 from testbed.record import number_text
 from testbed.record.summary import Summary
 from testbed.report.comparison.comparison import write_comparison
@@ -32,15 +32,15 @@ class Work:
     def __init__(
         self,
         comparison: Comparison,
-        experiments: Sequence[Experiment],
+        plans: Sequence[Plan],
         attempts: Attempts,
         over_s: float,
         console: Console,
         now_s: Callable[[], float],
     ) -> None:
         self.comparison = comparison
-        self._experiments = experiments
-        self._files_sha256 = [program_sha256(experiment) for experiment in experiments]
+        self._plans = plans
+        self._files_sha256 = [program_sha256(plan.experiment) for plan in plans]
         """Of what the points' commands name when the sweep begins."""
         self._origins: dict[int, Origin] = {}
         self._attempts = attempts
@@ -93,7 +93,7 @@ class Work:
             heading = _heading(point, self._num_done, num_running, total, self._now_s() - self._start_s)
             self._console.print(heading.append(f"   on {machine}" if machine else ""), soft_wrap=True)
             self._begun_s[attempt.number] = self._now_s()
-            executor.start(attempt, self._experiments[attempt.position])
+            executor.start(attempt, self._plans[attempt.position].experiment)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -144,8 +144,7 @@ class Work:
         """Of a point's runs: with the files that the sweep has begun with, in the image that the first run may have had
         to fetch."""
         if position not in self._origins:
-            files_sha256 = self._files_sha256[position]
-            self._origins[position] = origin_with_files(self._experiments[position], files_sha256)
+            self._origins[position] = origin_with_files(self._plans[position], self._files_sha256[position])
         return self._origins[position]
 
     def _name(self, number: int, position: int, machine: str) -> str:

@@ -5,7 +5,6 @@ spec for a node, and the interface variables that gloo, TensorPipe and NCCL read
 """
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from testbed.runner.coordinator import Listener
 from testbed.runner.launcher import Reachable, launcher_variables, write_launcher
 from testbed.runner.mpi_singletons import HINT, SingletonWatch
 from testbed.runner.process_watch import ProcessWatch, RunWatch
+from testbed.system.environment import num_usable_cores
 from testbed.system.interruptions import held_back
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.in_network import LOST_VARIABLE
@@ -223,7 +223,7 @@ class Launch:
             rank,
             run_id=self._run_id,
             inherited=self._plan.experiment.runtime.inherited(),
-            num_cores=os.cpu_count() or 1,
+            num_cores=num_usable_cores(),
             redirected=self._redirected,
             aggregation_lost=self._aggregation_lost,
         )

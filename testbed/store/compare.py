@@ -13,7 +13,7 @@ from testbed.errors import SpecError
 from testbed.record.reader import load_frame, load_summary
 from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.store.differences import Difference, RunValues, difference
-from testbed.store.documents import Origin, flat, origin, resolved_spec
+from testbed.store.documents import Origin, flat, origin, resolved_spec, value_text
 from testbed.store.index import Index
 from testbed.store.metrics import MORE_IS_BETTER, Metric
 from testbed.store.reuse import changed_manually
@@ -124,7 +124,7 @@ def _runs_of_sweep(path: Path) -> Iterator[Path]:
 
 def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", force: bool = False) -> Compared:
     """Compare settings by their runs: records of one resolved spec are repetitions of one setting. Where all have the
-    same one, settings are programs: of a script before and after a change.
+    same one, settings are programs, or images: of a script, or an image, before and after a change.
 
     Raises SpecError when fewer than two settings are there, when a run's numbers do not stand, or when the settings are
     answers to different questions; with `force` the latter two are notes. A run without the number is always an error.
@@ -134,7 +134,7 @@ def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", for
     groups = _grouped(runs)
     if len(groups) < 2:
         raise SpecError(f"there is nothing to compare: {len(runs)} record(s) of one setting; name records of two")
-    objections = [*_objections(runs), *_unlike(groups), *_programs(groups)]
+    objections = [*_objections(runs), *_unlike(groups), *_no_repetitions(groups)]
     if objections and not force:
         raise SpecError("\n".join([*objections, "--force compares them all the same"]))
     settings = tuple(_setting(name, group, metric) for name, group in zip(_names(groups), groups.values(), strict=True))
@@ -155,13 +155,14 @@ def _read(path: Path) -> _Run:
 
 
 def _grouped(runs: Sequence[_Run]) -> dict[str, list[_Run]]:
-    """By their resolved specs; where all have the same one, by their programs."""
-    by_spec: dict[str, list[_Run]] = {}
-    by_program: dict[str, list[_Run]] = {}
+    """By their resolved specs; where all have the same one, by their programs, or else by their images."""
+    kinds: Sequence[dict[str, list[_Run]]] = ({}, {}, {})
     for run in runs:
-        by_spec.setdefault(run.summary.spec_sha256, []).append(run)
-        by_program.setdefault(run.origin.program or "unknown", []).append(run)
-    return by_spec if len(by_spec) > 1 else by_program
+        image = (run.origin.image or "unknown").removeprefix("sha256:")
+        keys = run.summary.spec_sha256, run.origin.program or "unknown", image
+        for groups, key in zip(kinds, keys, strict=True):
+            groups.setdefault(key, []).append(run)
+    return next((groups for groups in kinds if len(groups) > 1), kinds[0])
 
 
 def _objections(runs: Sequence[_Run]) -> Iterator[str]:
@@ -175,6 +176,16 @@ def _objections(runs: Sequence[_Run]) -> Iterator[str]:
     machines = sorted({run.origin.machine for run in runs})
     if len(machines) > 1:
         yield f"the runs were made on different machines: {'; '.join(machines)}"
+    for name, texts in _disagreements([run.origin.settings for run in runs]):
+        yield f"the runs were made on a machine that was set otherwise: {name} {texts}"
+
+
+def _disagreements(said: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    """Names to which mappings have more than one value, with all of them; one may lack a name."""
+    for name in dict.fromkeys(name for each in said for name in each):
+        texts = {value_text(each[name]) for each in said if name in each}
+        if len(texts) > 1:
+            yield name, " or ".join(sorted(texts))
 
 
 def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
@@ -186,11 +197,16 @@ def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
             yield f"the settings answer different questions: {key} is {values}"
 
 
-def _programs(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
-    """Which settings are not one: a script that their spec names was changed from run to run."""
+def _no_repetitions(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
+    """Which settings are not one: a script or an image that their spec names was changed from run to run, or what it
+    leaves to the machine was decided otherwise."""
     for name, group in zip(_names(groups), groups.values(), strict=True):
         if (number := len({run.origin.program for run in group})) > 1:
             yield f"{name}: its runs are of {number} programs, no repetitions: what workload.argv names has changed"
+        if (number := len({run.origin.image for run in group})) > 1:
+            yield f"{name}: its runs are of {number} images, no repetitions: what runtime.image names has changed"
+        for key, texts in _disagreements([run.origin.decided for run in group]):
+            yield f"{name}: its runs are no repetitions: {key} was decided to be {texts}"
 
 
 def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[str]:

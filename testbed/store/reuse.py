@@ -1,8 +1,8 @@
 """Which results of a question may stand for a run that would be made here and now.
 
-A result is the answer of one spec, one version of the code, one machine, one meaning of its numbers and, where it is a
-command's, one program. Where one of them is another, the number may be another, and nobody would see why. Where
-somebody changed links while it ran, it is the answer of no spec.
+A result is the answer of one spec, one version of the code, one machine, what the spec left to that machine, one
+meaning of its numbers and, where there are any, one program and one image. Where one of them is another, the number may
+be another, and nobody would see why. Where somebody changed links while it ran, it is the answer of no spec.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from testbed.record.summary import Summary
 
 Reuse = Literal["same", "any", "none"]
-"""Of the results that a spec has: those of this code, machine, schema and program; all of them; none."""
+"""Of the results that a spec has: those that would be made alike here and now; all of them; none."""
 
 
 def unlike(record: Path, here: Origin) -> tuple[str, ...]:
@@ -26,16 +26,8 @@ def unlike(record: Path, here: Origin) -> tuple[str, ...]:
         made, schema_version = origin(record), recorded_schema_version(record)
     except SpecError:
         return ("a record that does not say where it was made",)
-    found = []
-    if made.machine != here.machine:
-        found.append(f"another machine ({made.machine})")
-    if made.code != here.code:
-        found.append("another version of the code or its packages")
-    if made.program != here.program:
-        found.append("another program")
-    if schema_version != SCHEMA_VERSION:
-        found.append(f"another schema (version {schema_version})")
-    return tuple(found)
+    schema = () if schema_version == SCHEMA_VERSION else (f"another schema (version {schema_version})",)
+    return (*made.unlike(here), *schema)
 
 
 def changed_manually(result: "Summary") -> bool:

@@ -24,15 +24,20 @@ PACKAGES: Final = (
     "openmpi",
     "ina-testbed",
 )
-SYSCTLS: Final = (
-    "net.ipv4.tcp_congestion_control",
-    "net.ipv4.tcp_available_congestion_control",
+DECIDING_SYSCTLS: Final = (
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_wmem",
     "net.ipv4.tcp_limit_output_bytes",
     "net.core.rmem_max",
     "net.core.wmem_max",
     "kernel.sched_autogroup_enabled",
+)
+"""Those that decide how the same run goes: hosts' namespaces begin with the machine's buffers."""
+SYSCTLS: Final = (
+    # Every route has a congestion control of its own.
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+    *DECIDING_SYSCTLS,
 )
 
 
@@ -48,6 +53,7 @@ def describe() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": cpu_model(),
         "num_cores": os.cpu_count(),
+        "num_usable_cores": num_usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": os.getloadavg(),
         "sysctls": {name: _sysctl(name) for name in SYSCTLS},
@@ -55,8 +61,14 @@ def describe() -> dict[str, Any]:
 
 
 def machine() -> tuple[str, ...]:
-    """Kernel and processor: what decides how fast and how exactly links are emulated."""
-    return platform.release(), platform.version(), platform.machine(), cpu_model() or "", str(os.cpu_count())
+    """Kernel, processor and the cores that may be used: what decides how fast and how exactly links are emulated."""
+    cores = str(os.cpu_count()), str(num_usable_cores())
+    return platform.release(), platform.version(), platform.machine(), cpu_model() or "", *cores
+
+
+def num_usable_cores() -> int:
+    """Those that this process may use: fewer than there are below `taskset`, or in a cpuset."""
+    return len(os.sched_getaffinity(0))
 
 
 def _version(package: str) -> str | None:

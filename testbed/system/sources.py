@@ -8,20 +8,14 @@ from pathlib import Path
 from typing import Final
 
 _PACKAGES: Final = ("switch_agg", "testbed", "transports")
-_CODE: Final = (".py", ".c", ".h")
-
-
-@cache
-def sources_digest() -> str:
-    """SHA-256 of every Python source of the package that this process would import, with their paths."""
-    return _digest(".py")
+_SUFFIXES: Final = (".py", ".c", ".h")
 
 
 @cache
 def code_digest() -> str:
     """SHA-256 of everything of the package that can change a result: Python, C and its headers, with their paths; as
     it was when it was first called in this process, which is when that has just imported what it runs."""
-    return _digest(*_CODE)
+    return _digest()
 
 
 def code_changed() -> bool:
@@ -29,20 +23,19 @@ def code_changed() -> bool:
     not what it would import or compile next."""
     begun = code_digest()
     try:
-        return _digest(*_CODE) != begun
+        return _digest() != begun
     except OSError:  # a file went while they were read
         return True
 
 
-def _digest(*suffixes: str) -> str:
+def _digest() -> str:
     digest = hashlib.sha256()
     for package in _PACKAGES:
         spec = find_spec(package)
         assert spec is not None
         for folder in map(Path, spec.submodule_search_locations or ()):
             # Hidden files are what a compiler is being given, and editors' locks.
-            found = (each for each in folder.rglob("[!.]*.*") if each.suffix in suffixes)
-            for path in sorted(found):
+            for path in sorted(each for each in folder.rglob("[!.]*.*") if each.suffix in _SUFFIXES):
                 digest.update(f"{package}/{path.relative_to(folder)}\0".encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()

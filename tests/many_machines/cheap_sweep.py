@@ -42,10 +42,10 @@ class CheapRay(Ray):
 
 def main(address: str, output: Path, spec: str) -> None:
     sweep = expand(json.loads(spec))
-    comparison = found(sweep, plan_points(sweep), output=output)
+    plans = plan_points(sweep)
     run_sweep(
-        comparison,
-        [point.experiment for point in sweep.points],
+        found(sweep, plans, output=output),
+        plans,
         run=CheapRuns(output),
         console=Console(width=200),
         engine=CheapRay(address=address),

@@ -87,6 +87,11 @@ class Auto(Collective):
         open_ones = {name: value for name, value in known.items() if getattr(self, name) is None}
         return self.model_copy(update=open_ones)
 
+    @property
+    def goes_by_hosts(self) -> bool:
+        """See :class:`Collective`."""
+        return True
+
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> Collective:
         """See :class:`Collective`."""
         return _choose(self, world, num_elements * element_bytes)

@@ -155,6 +155,12 @@ class Collective(Options):
         elements of its tensors, the last one first, as DistributedDataParallel lays them into buckets."""
         return self
 
+    @property
+    def goes_by_hosts(self) -> bool:
+        """Whether :meth:`with_network_info` goes by what hosts add to links, so that it says another thing on another
+        machine."""
+        return False
+
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002
         """The one that does an all-reduce of that size: itself, unless it leaves that to others."""
         return self

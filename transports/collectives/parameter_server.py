@@ -55,8 +55,15 @@ class ParameterServer(Segmented):
 
     def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
         """See :class:`Collective`."""
+        if not self.pipelined:  # the credit decides nothing
+            return self
         two_round_trips_bytes = round(2 * 2 * info.latency_s * info.rate_bps / 8)
         return self.model_copy(update={"credit_bytes": max(self.credit_bytes, two_round_trips_bytes)})
+
+    @property
+    def goes_by_hosts(self) -> bool:
+        """See :class:`Collective`."""
+        return self.pipelined
 
     def schedule(
         self,

@@ -46,6 +46,8 @@ class Fusion(Options):
     """Whether buckets go out in the order of backward, and hold whole tensors."""
     joins_ready: ClassVar[bool] = False
     """Whether a bucket is what is ready when its engine looks, so that the plan's are none that a run has."""
+    goes_by_costs: ClassVar[bool] = False
+    """Whether its buckets go by how long an all-reduce takes, which is another time on another machine."""
     whole_gradient: ClassVar[bool] = False
     """Whether all gradients go out together, when backward has ended."""
 

@@ -2,6 +2,7 @@
 2019)."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from pydantic import ConfigDict, Field
 
@@ -15,6 +16,7 @@ class Merged(EngineFusion):
     """Groups of layers, decided beforehand, by what all-reduces of gradients cost that are not compressed."""
 
     model_config = ConfigDict(populate_by_name=True)
+    goes_by_costs: ClassVar[bool] = True
 
     backward_s: Time | None = Field(None, alias="backward", gt=0, le=3600)
     """How long a backward pass takes, which its layers share by their multiplications, or alike where the workload

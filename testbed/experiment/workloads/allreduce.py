@@ -118,6 +118,11 @@ class AllReduce(AgentWorkload):
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack.channel for stack in parsed if isinstance(stack, Composed)]
 
+    def compressors(self, compressor: Compressor) -> Sequence[Compressor]:  # noqa: ARG002 (it has its own)
+        """The compressors of its stacks."""
+        parsed = (parse_stack(name) for name in self.stacks)
+        return [stack.compression for stack in parsed if isinstance(stack, Composed)]
+
     def baselines(self, stack: Stack | None) -> Sequence[Stack]:  # noqa: ARG002 (it has its own)
         """Those of its stacks that are baseline libraries."""
         parsed = (parse_stack(name) for name in self.stacks)

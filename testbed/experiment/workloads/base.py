@@ -194,6 +194,10 @@ class Workload(Options):
         """All that are used, given the one over which the spec exchanges gradients."""
         return (channel,)
 
+    def compressors(self, compressor: Compressor) -> Sequence[Compressor]:
+        """All that are used, given the one with which the spec exchanges gradients."""
+        return (compressor,)
+
     def baselines(self, stack: Stack | None) -> Sequence[Stack]:
         """All that are used, given the one that the spec exchanges gradients with instead of a collective."""
         return () if stack is None else (stack,)

@@ -174,7 +174,7 @@ class Machine:
         """Raises RefusedError where it is another sweep's, or the machine is not like this one; _LostError."""
         claim = self._actor.claim.remote(self._owner, self._session.number, self._latest)
         found = self._answer(claim, self._start_timeout_s)
-        if unlike := self._like.unlike(found):
+        if unlike := self._like.unlike(found, with_costs=self._session.goes_by_costs):
             raise RefusedError("; ".join(unlike))
         self._contact.heard(time.monotonic())
 
@@ -342,13 +342,8 @@ def arrived(record: Path, experiment: Experiment, here: Origin) -> Summary:
     summary, made = load_summary(record / "summary.json"), origin(record)
     if summary.spec_sha256 != experiment.sha256():
         raise SpecError(f"it is of the spec {summary.spec_sha256[:8]} instead of {experiment.sha256()[:8]}")
-    if (made.machine, made.code) != (here.machine, here.code):
-        raise SpecError(f"it was made by another code or machine ({made.machine})")
-    if made.program != here.program:
-        raise SpecError(
-            "it was made by another program: what the command's arguments name there, or the image of its containers, "
-            "is not what it is here"
-        )
+    if unlike := made.unlike(here):
+        raise SpecError(f"it was made otherwise than it would be here: {'; '.join(unlike)}")
     return summary.model_copy(update={"record": str(record)})
 
 

@@ -54,7 +54,7 @@ class _Placed:
 
     def _begin(self, path: Path, state: RunState) -> None:
         there = self._answer(self._actor.claim.remote(str(state.directory), _SESSION), _START_TIMEOUT_S)
-        if unlike := describe_here().unlike(there):
+        if unlike := describe_here().unlike(there, with_costs=False):
             raise MissingRequirementError(f"{self._title} is unlike the one of this command: {'; '.join(unlike)}")
         request = AgentRequest(number=_SESSION, run_id=state.run_id, path=str(path))
         self._answer(self._actor.start.remote(_SESSION, request), self._timing.lease_s)

@@ -27,9 +27,10 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from testbed.runner.engines._keeper import ENDED
 from testbed.runner.engines._lease import Fence, RefusedError, UnfitError
 from testbed.runner.engines._transfer import CHUNK_BYTES, File, TransferError, files_of
-from testbed.store.documents import origin_here
+from testbed.store.documents import Origin, origin_here
 from testbed.system.interruptions import SIGNALS
 from testbed.system.processes import RUN_ID_VARIABLE
+from transports.collectives.costs import Costs
 
 DIRECTORY_VARIABLE: Final = "TESTBED_SLOT_DIRECTORY"
 DIRECTORY: Final = "/var/lib/testbed/slot"
@@ -56,22 +57,20 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 class Description:
     """What decides whether results of two machines may stand side by side."""
 
-    machine: str
-    """Processor, cores, kernel."""
-    code: str | None
-    """Sources and packages."""
+    origin: Origin
+    """Of what it would make."""
     delay_backends: tuple[str, ...]
     """Those that work there."""
+    costs: Costs
+    """What `testbed fit` found there, which decides how some runs are planned; the defaults where it has not run."""
 
-    def unlike(self, other: "Description") -> tuple[str, ...]:
-        """In what the other one differs from this."""
-        found = []
-        if other.machine != self.machine:
-            found.append(f"another machine ({other.machine})")
-        if other.code != self.code:
-            found.append("another version of the code or its packages")
+    def unlike(self, other: "Description", *, with_costs: bool) -> tuple[str, ...]:
+        """In what the other one differs from this, for runs that are planned by costs or not."""
+        found = [*other.origin.unlike(self.origin)]
         if other.delay_backends != self.delay_backends:
             found.append(f"other delay backends ({', '.join(other.delay_backends) or 'none'})")
+        if with_costs and other.costs != self.costs:
+            found.append("another result of `testbed fit`, by which runs are planned: copy fit.json of the cache")
         return tuple(found)
 
 
@@ -79,10 +78,10 @@ def describe_here() -> Description:
     """This machine."""
     from testbed.experiment.delay_backends.base import delay_backends
     from testbed.machine.doctor import missing_for_backend
+    from testbed.machine.fit import known_costs
 
-    here = origin_here()
     works = tuple(name for name in delay_backends() if not missing_for_backend(name))
-    return Description(machine=here.machine, code=here.code, delay_backends=works)
+    return Description(origin=origin_here(), delay_backends=works, costs=known_costs())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

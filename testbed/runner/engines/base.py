@@ -123,6 +123,8 @@ class Session:
     """Makes a run in this process. Raises RunStoppedError for one that ended early."""
     arguments: Sequence[str]
     """What `testbed run` is given for the same on another machine."""
+    goes_by_costs: bool
+    """Whether runs are planned by what `testbed fit` found, so that machines must have found the same."""
     console: Console
 
 

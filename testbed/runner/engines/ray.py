@@ -5,7 +5,7 @@ the machine (_slot); its run is an executed process. Ray repeats nothing: what i
 attempt, and a result of the first one that comes late is refused (testbed.runner.attempts).
 
 The machine on which the sweep was started is the measure: machines that differ from it in processor, cores, kernel,
-code, packages or delay backends are left out, and said.
+code, packages, delay backends or, where it matters, what `testbed fit` found are left out, and said.
 """
 
 from collections.abc import Iterator, Sequence

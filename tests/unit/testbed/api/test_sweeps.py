@@ -21,9 +21,9 @@ def result(tmp_path: Path) -> SweepResult:
     """Whose faster point is invalid."""
     swept = expand(SPEC)
     runs = CheapRuns(tmp_path, lambda experiment, _: "invalid" if experiment.link.rate_bps == 1e9 else "valid")
-    comparison = found(swept, plan_points(swept), output=tmp_path)
-    experiments = [point.experiment for point in swept.points]
-    return SweepResult(run_sweep(comparison, experiments, run=runs, console=Console(file=StringIO())))
+    plans = plan_points(swept)
+    comparison = found(swept, plans, output=tmp_path)
+    return SweepResult(run_sweep(comparison, plans, run=runs, console=Console(file=StringIO())))
 
 
 def test_a_row_for_each_point_and_no_number_of_one_that_does_not_stand(result: SweepResult) -> None:

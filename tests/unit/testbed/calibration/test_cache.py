@@ -1,6 +1,7 @@
 """What was measured comes back for the same machine and class, and only while it is young."""
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def test_a_directory_that_cannot_be_written_names_the_fix(tmp_path: Path) -> Non
 
 def test_the_machine_is_the_same_from_one_moment_to_the_next() -> None:
     assert machine_digest() == machine_digest()
+
+
+def test_the_machine_is_another_when_fewer_of_its_cores_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = machine_digest()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: frozenset(range(1000)))
+    assert machine_digest() != before
 
 
 def test_another_state_of_any_code_that_makes_links_is_another_machine() -> None:

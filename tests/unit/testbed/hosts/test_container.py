@@ -1,11 +1,19 @@
 """What a container is started and limited with; that it then is so is in tests/integration/test_containers.py."""
 
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from testbed.experiment.host import Limits
-from testbed.hosts.container import ContainerSpec, run_arguments, update_arguments
+from testbed.hosts.container import Container, ContainerSpec, run_arguments, update_arguments
 
+ROOT = Path(__file__).resolve().parents[4]
 SPEC = ContainerSpec(image="my/train:1", mounts=("/data",), environment={"HF_HOME": "/data"}, names={"w0": "10.0.0.2"})
 
 
@@ -68,3 +76,30 @@ def test_limits_are_dockers_with_a_short_period() -> None:
         *("--cpu-period", "10000", "--cpu-quota", "5000", "--cpuset-cpus", "0,2"),
         *("--memory", "1073741824", "--memory-swap", "1073741824"),
     ]
+
+
+def test_an_image_with_other_c_than_the_controller_is_refused(tmp_path: Path) -> None:
+    """What its fork server says of itself: the package's Python is the same there, and its tcp.c is not."""
+    for package in ("testbed", "transports", "switch_agg"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "build"))
+
+    def ready() -> dict[str, Any]:
+        path = tmp_path / "fork.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            listener.listen(1)
+            listener.settimeout(60)
+            argv = [sys.executable, "-P", "-m", "testbed.hosts.fork_server", str(path), "0"]
+            server = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+            connection, _ = listener.accept()
+        path.unlink()
+        with connection:
+            said: dict[str, Any] = json.loads(connection.recv(1 << 16))
+        assert server.wait(60) == 0
+        return said
+
+    container = Container.__new__(Container)
+    container.spec = SPEC
+    assert container._why_unsupported(ready()) is None
+    (tmp_path / "transports" / "channels" / "_tcp" / "tcp.c").write_text("// as it was\n")
+    assert "my/train:1 has other sources of this package" in (container._why_unsupported(ready()) or "")

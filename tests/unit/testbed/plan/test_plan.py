@@ -32,6 +32,32 @@ def test_every_link_has_two_directions_and_every_port_its_own_subnet() -> None:
         assert len(node.name) + len("-eth63") <= 15
 
 
+def test_what_a_spec_leaves_to_the_machine_is_said() -> None:
+    """Two machines, one of which was fitted: their runs of one spec are not the same."""
+    specs: list[dict[str, Any]] = [
+        {"collective": "auto"},
+        {"collective": {"kind": "parameter_server", "pipelined": True}, "link": {"rate": "25gbit"}},
+        {"fusion": {"kind": "merged", "backward": "4ms"}, "link": {"rate": "10gbit"}},
+        {"workload": {"kind": "allreduce", "stacks": ["auto/tcp"]}},
+    ]
+    slow = Costs(host_latency_s=900e-6, message_s=60e-6, copy_s_per_byte=1.5e-9)
+    for spec in specs:
+        experiment = validate({"name": "x", "workers": 4, **spec})
+        default, fitted = make_plan(experiment), make_plan(experiment, costs=slow)
+        assert default.goes_by_costs
+        assert default.decided != fitted.decided, spec
+        assert default.decided == make_plan(experiment).decided
+    for collective in ("ring", "parameter_server"):
+        experiment = validate({"name": "x", "workers": 4, "collective": collective, "link": {"delay": "1ms"}})
+        assert make_plan(experiment).decided == make_plan(experiment, costs=slow).decided
+        assert not make_plan(experiment).goes_by_costs
+    backends: tuple[BackendName, ...] = ("netem", "nfqueue")
+    for backend in backends:
+        made = make_plan(experiment, works=lambda name, backend=backend: name == backend)
+        assert made.decided["delay_backend"] == backend
+    assert make_plan(experiment, chosen_dilation=(1.0, "")).decided["dilation"] == 1.0
+
+
 def test_prediction_lies_between_the_bound_and_a_little_more() -> None:
     prediction = plan(workers=8, link={"rate": "1gbit"}).prediction
     assert prediction.bound_s < prediction.predicted_s < 1.2 * prediction.bound_s

@@ -1,4 +1,4 @@
-"""Of which program a command's results are, as what makes runs here and now says it."""
+"""Of which program a command's results are, and of which image, as what makes runs here and now says it."""
 
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,13 @@ def test_an_edited_script_is_another_program_at_once(script: Path) -> None:
     assert origin_of_runs(experiment()).program != before.program
 
 
-def test_another_image_of_the_same_name_is_another_program(docker: Path) -> None:
+@pytest.mark.parametrize("keys", [{}, {"workload": "training"}], ids=["command", "training"])
+def test_another_image_of_the_same_name_is_another_origin(docker: Path, keys: dict[str, Any]) -> None:
     found = []
     for number in (1, 2):
         docker.write_text(f"#!/bin/sh\necho sha256:{number}\n")
-        found.append(origin_of_runs(experiment(runtime="docker")).program)
-    assert found[0] != found[1]
+        found.append(origin_of_runs(experiment(runtime="docker", **keys)))
+    assert [each.image for each in found] == ["sha256:1", "sha256:2"]
+    assert found[0].unlike(found[1]) == ("another image (sha256:1)",)
     docker.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
-    unknown = origin_of_runs(experiment(runtime="docker")).program
-    assert unknown not in found
-    assert unknown == origin_of_runs(experiment()).program, "no image is known"
+    assert origin_of_runs(experiment(runtime="docker", **keys)).image is None, "no image is known"

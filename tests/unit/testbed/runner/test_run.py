@@ -97,3 +97,4 @@ def test_a_command_s_record_says_of_which_program_it_is(tmp_path: Path, monkeypa
     assert found["program_sha256"] == files_digest(argv, tmp_path)
     assert origin_of(found).program is not None
     assert "program_sha256" not in environment(workload="synthetic")
+    assert origin_of(environment(workload="synthetic", dilation=2)).decided["dilation"] == 2.0

@@ -4,7 +4,7 @@ import fcntl
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
@@ -69,11 +69,10 @@ def execute(
     num_retries: int = 0,
     now_s: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Comparison, str]:
-    text = StringIO()
-    comparison = found(sweep, plan_points(sweep), output=runs.output, reuse=reuse, num_retries=num_retries)
+    text, plans = StringIO(), plan_points(sweep)
+    comparison = found(sweep, plans, output=runs.output, reuse=reuse, num_retries=num_retries)
     console = Console(file=text, width=100)
-    experiments = [point.experiment for point in sweep.points]
-    return run_sweep(comparison, experiments, run=runs, console=console, now_s=now_s), text.getvalue()
+    return run_sweep(comparison, plans, run=runs, console=console, now_s=now_s), text.getvalue()
 
 
 def test_every_point_runs_in_seeded_order_and_says_which_of_how_many_it_is(tmp_path: Path) -> None:
@@ -161,6 +160,21 @@ def test_a_run_whose_links_somebody_changed_is_no_result_of_its_spec(tmp_path: P
     assert comparison.reasons == ["counted although made otherwise, 2 runs: links changed manually while it ran"]
     comparison, _ = execute(swept, CheapRuns(tmp_path, link_changes=[MANUAL_CHANGE]))
     assert comparison.reasons == ["counted although made otherwise, 2 runs: links changed manually while it ran"]
+
+
+def test_results_that_were_planned_otherwise_are_made_again(tmp_path: Path) -> None:
+    """What the spec leaves to the machine, decided otherwise there: by another fit, say."""
+    swept = sweep_of()
+    (decided,) = {json.dumps({**plan.decided, "dilation": 20.0}) for plan in plan_points(swept)}
+    runs = CheapRuns(tmp_path, decided=json.loads(decided))
+    comparison, _ = execute(swept, runs)
+    difference_text = "dilation 20 instead of 1"
+    assert {texts for point in comparison.points for texts in point.unlike.values()} == {(difference_text,)}
+    again = CheapRuns(tmp_path, decided={**json.loads(decided), "dilation": 1.0})
+    comparison, text = execute(swept, again)
+    assert f"3 results not reused: {difference_text} (--reuse any does)" in text
+    assert [bool(point.unlike) for point in comparison.points] == [False] * 3
+    assert not execute(swept, CheapRuns(tmp_path))[0].procedure.not_reused
 
 
 def test_results_of_a_command_are_made_again_when_its_script_has_changed(
@@ -281,7 +295,7 @@ def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(tmp_pat
     sweep, runs = sweep_of(), CheapRuns(tmp_path, by_rate({1e9: Interrupted, 2e8: "degraded"}))
     comparison = found(sweep, plan_points(sweep), output=tmp_path, reuse=reuse)
     with pytest.raises(Interrupted):
-        run_sweep(comparison, [p.experiment for p in sweep.points], run=runs, console=Console(file=text, width=100))
+        run_sweep(comparison, plan_points(sweep), run=runs, console=Console(file=text, width=100))
     assert "1 of 3 runs done and kept; the same command runs the others" in text.getvalue()
     written = json.loads((comparison.directory / "sweep.json").read_text())
     assert [point["outcome"] for point in written["points"]] == ["not run", "degraded", "not run"]
@@ -337,7 +351,7 @@ def test_a_sweep_that_begins_anew_is_not_the_one_that_was_interrupted(tmp_path: 
     comparison = found(sweep, plan_points(sweep), output=tmp_path)
     interrupted = CheapRuns(tmp_path, by_rate({1e9: Interrupted, 2e8: "invalid"}))
     with pytest.raises(Interrupted):
-        run_sweep(comparison, [p.experiment for p in sweep.points], run=interrupted, console=Console(file=StringIO()))
+        run_sweep(comparison, plan_points(sweep), run=interrupted, console=Console(file=StringIO()))
     path = comparison.directory / "sweep.json"
     path.write_text(path.read_text().replace(comparison.procedure.begun_at, "2000-01-01T00:00:00+00:00"))
     attempts = path.with_name(FILE)
@@ -438,11 +452,11 @@ class Machines:
 
 def on_machines(output: Path, fates: Mapping[int, str], **keys: Any) -> tuple[Comparison, str]:
     sweep, text = sweep_of(**keys), StringIO()
-    comparison = found(sweep, plan_points(sweep), output=output)
-    experiments: Sequence[Experiment] = [point.experiment for point in sweep.points]
+    plans = plan_points(sweep)
+    comparison = found(sweep, plans, output=output)
     console = Console(file=text, width=200)
     done = run_sweep(
-        comparison, experiments, run=CheapRuns(output), console=console, engine=Elsewhere.model_construct(fates=fates)
+        comparison, plans, run=CheapRuns(output), console=console, engine=Elsewhere.model_construct(fates=fates)
     )
     return done, text.getvalue()
 
@@ -500,11 +514,11 @@ def test_another_process_at_the_same_sweep_is_refused(tmp_path: Path) -> None:
 
 def test_results_that_another_process_has_made_since_they_were_looked_for_are_not_made_again(tmp_path: Path) -> None:
     swept = sweep_of()
-    looked = found(swept, plan_points(swept), output=tmp_path)
+    plans = plan_points(swept)
+    looked = found(swept, plans, output=tmp_path)
     execute(swept, CheapRuns(tmp_path))
-    experiments = [point.experiment for point in swept.points]
     with pytest.raises(MissingRequirementError, match="another process was at this sweep after its results had been"):
-        run_sweep(looked, experiments, run=CheapRuns(tmp_path), console=Console(file=StringIO()))
+        run_sweep(looked, plans, run=CheapRuns(tmp_path), console=Console(file=StringIO()))
     assert len(list(tmp_path.glob("*/summary.json"))) == 3
     again, text = execute(swept, CheapRuns(tmp_path))
     assert again.finished

@@ -118,6 +118,16 @@ def test_unlike_machines_are_not_mixed(tmp_path: Path) -> None:
         compare([first, second])
 
 
+def test_a_machine_of_which_fewer_cores_may_be_used_is_not_mixed_with_itself(tmp_path: Path) -> None:
+    records = turns(tmp_path, 1, factor=1.0)
+    documents = [json.loads((path / "environment.json").read_text()) for path in records]
+    (records[0] / "environment.json").write_text(json.dumps({**documents[0], "num_usable_cores": 16}))
+    assert len(compare(records).settings) == 2, "the other one does not say it"
+    (records[1] / "environment.json").write_text(json.dumps({**documents[1], "num_usable_cores": 2}))
+    with pytest.raises(SpecError, match="on a machine that was set otherwise: usable cores 16 or 2"):
+        compare(records)
+
+
 def programs(paths: list[Path], *digests: str) -> list[Path]:
     """The records, as those of such programs."""
     for path, digest in zip(paths, digests, strict=True):
@@ -134,9 +144,48 @@ def test_runs_of_a_script_that_has_changed_are_no_repetitions(tmp_path: Path) ->
     assert compare(programs(records, *"abab")).notes == (), "each setting has its own"
 
 
+def test_runs_whose_spec_left_something_to_the_machine_that_was_decided_otherwise_are_no_repetitions(
+    tmp_path: Path,
+) -> None:
+    records = turns(tmp_path, 2, factor=1.0)
+
+    def decided(*values: dict[str, Any] | None) -> None:
+        for path, value in zip(records, values, strict=True):
+            document = json.loads((path / "environment.json").read_text())
+            document.pop("decided", None)
+            document |= {} if value is None else {"decided": value}
+            (path / "environment.json").write_text(json.dumps(document))
+
+    netem, nfqueue = {"delay_backend": "netem"}, {"delay_backend": "nfqueue"}
+    decided(netem, netem, nfqueue, netem)
+    with pytest.raises(
+        SpecError, match=r"collective=ring, .*: its runs are no repetitions: delay_backend was .* netem or nfqueue"
+    ):
+        compare(records)
+    decided(netem, nfqueue, netem, nfqueue)
+    assert compare(records).notes == (), "each setting has its own"
+    decided(netem, netem, None, None)
+    assert compare(records).notes == (), "records did not say it"
+
+
 def test_a_script_before_and_after_a_change_are_two_settings(tmp_path: Path) -> None:
     records = programs([record(tmp_path, f"a{number:02}") for number in range(4)], *"abab")
     assert [setting.name for setting in compare(records).settings] == ["quickstart aaaaaaaa", "quickstart bbbbbbbb"]
+
+
+def test_an_image_before_and_after_it_was_built_again_are_two_settings(tmp_path: Path) -> None:
+    def images(paths: list[Path], *digests: str) -> list[Path]:
+        for path, digest in zip(paths, digests, strict=True):
+            document = json.loads((path / "environment.json").read_text())
+            runtime = {"kind": "docker", "image_id": f"sha256:{digest * 64}"}
+            (path / "environment.json").write_text(json.dumps({**document, "runtime": runtime}))
+        return paths
+
+    records = images([record(tmp_path / "one", f"a{number:02}") for number in range(4)], *"abab")
+    assert [setting.name for setting in compare(records).settings] == ["quickstart aaaaaaaa", "quickstart bbbbbbbb"]
+    records = images(turns(tmp_path / "two", 2, factor=1.0), *"aaba")
+    with pytest.raises(SpecError, match=r"collective=ring, .*: its runs are of 2 images, no repetitions"):
+        compare(records)
 
 
 def test_versions_differ_where_their_code_does(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,18 @@ from testbed.runner.engines._machines import Machines
 from testbed.runner.engines._slot import Description, Request, Status
 from testbed.runner.engines.base import Attempt, Event, Finished, Gone, Late, Lost, Ready, Session
 from testbed.runner.program import origin_of_runs
+from testbed.store.documents import Origin
 from testbed.system.command_files import files_digest
 from tests.cheap_runs import CheapRuns
 from tests.fake_ray import FakeRay, Node
+from transports.collectives.costs import DEFAULT_COSTS
 
 TIMING = Timing(lease_s=0.4, grace_s=0.2, margin_s=0.2, poll_s=0.01)
-HERE = Description(machine="m", code="c", delay_backends=("netem",))
+HERE = Description(
+    origin=Origin(commit="", machine="m", settings={}, code="c", program=None, image=None, decided={}),
+    delay_backends=("netem",),
+    costs=DEFAULT_COSTS,
+)
 EXPERIMENT: Experiment = expand({"name": "x"}).points[0].experiment
 Open = Callable[..., Machines]
 
@@ -81,7 +88,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     monkeypatch.setattr(_machines, "describe_here", lambda: HERE)
     with ExitStack() as stack:
 
-        def open_(ray: FakeRay, *, number: int = 1, identity: str = "a") -> Machines:
+        def open_(ray: FakeRay, *, number: int = 1, identity: str = "a", goes_by_costs: bool = False) -> Machines:
             session = Session(
                 directory=tmp_path,
                 number=number,
@@ -89,6 +96,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
                 abandoned=(),
                 run=lambda _: pytest.fail("not here"),
                 arguments=(),
+                goes_by_costs=goes_by_costs,
                 console=Console(file=StringIO()),
             )
             made = stack.enter_context(Machines(ray, session, timing=TIMING))
@@ -247,6 +255,17 @@ def test_a_sweep_in_a_directory_of_the_same_name_elsewhere_does_not_take_the_slo
         other.next_event()
 
 
+def test_a_machine_that_was_fitted_otherwise_makes_no_runs_that_are_planned_by_what_was_fitted(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = replace(HERE, costs=replace(DEFAULT_COSTS, message_s=60e-6))
+    monkeypatch.setattr(_machines, "describe_here", lambda: fitted)
+    heard(opened(cluster("a")), Ready)
+    (gone,) = heard(opened(cluster("a"), goes_by_costs=True), Gone)
+    assert isinstance(gone, Gone)
+    assert gone.reason.startswith("another result of `testbed fit`")
+
+
 def test_a_record_of_another_program_is_not_the_one_that_was_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,5 +277,5 @@ def test_a_record_of_another_program_is_not_the_one_that_was_requested(
     same = CheapRuns(tmp_path / "results", program_sha256=files_digest(argv, tmp_path))(experiment)
     assert arrived(Path(same.record), experiment, here) == same
     other = CheapRuns(tmp_path / "results", program_sha256="0" * 64)(experiment)
-    with pytest.raises(SpecError, match="it was made by another program: what the command's arguments name there"):
+    with pytest.raises(SpecError, match="it was made otherwise than it would be here: another program"):
         arrived(Path(other.record), experiment, here)

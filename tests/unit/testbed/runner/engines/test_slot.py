@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +20,15 @@ from testbed.runner.engines._keeper import ENDED
 from testbed.runner.engines._lease import RefusedError, UnfitError
 from testbed.runner.engines._slot import DIRECTORY_VARIABLE, AgentRequest, Description, Request, Slot, scrubbed
 from testbed.runner.engines._transfer import File, files_of
+from testbed.store.documents import Origin
 from testbed.system.processes import RUN_ID_VARIABLE
+from transports.collectives.costs import DEFAULT_COSTS
 
-HERE = Description(machine="m", code="c", delay_backends=("netem",))
+HERE = Description(
+    origin=Origin(commit="", machine="m", settings={}, code="c", program=None, image=None, decided={}),
+    delay_backends=("netem",),
+    costs=DEFAULT_COSTS,
+)
 SAYS = """
 import json, os, pathlib, sys, time
 directory = pathlib.Path(sys.argv[sys.argv.index("--output") + 1]) / "record"
@@ -274,19 +281,26 @@ def test_a_killed_run_was_ended(tmp_path: Path, slot: Open) -> None:
 
 
 def test_machines_are_unlike_in_what_results_depend_on() -> None:
-    assert HERE.unlike(HERE) == ()
-    other = Description(machine="n", code="d", delay_backends=())
-    assert HERE.unlike(other) == (
-        "another machine (n)",
-        "another version of the code or its packages",
-        "other delay backends (none)",
+    assert HERE.unlike(HERE, with_costs=True) == ()
+    fitted = replace(DEFAULT_COSTS, message_s=60e-6)
+    other = Description(origin=HERE.origin._replace(machine="n", code="d"), delay_backends=(), costs=fitted)
+    found = ("another machine (n)", "another version of the code or its packages", "other delay backends (none)")
+    assert HERE.unlike(other, with_costs=False) == found
+    assert HERE.unlike(other, with_costs=True)[: len(found)] == found
+    assert HERE.unlike(other, with_costs=True)[-1].startswith("another result of `testbed fit`")
+
+
+def test_machines_whose_tcp_is_set_otherwise_are_unlike() -> None:
+    one, other = (
+        replace(HERE, origin=HERE.origin._replace(settings={"net.ipv4.tcp_wmem": text})) for text in ("1 2 4", "1 2 3")
     )
+    assert one.unlike(other, with_costs=False) == ("net.ipv4.tcp_wmem 1 2 3 instead of 1 2 4",)
 
 
 def test_this_machine_is_described() -> None:
     found = _slot.describe_here()
-    assert "cores, Linux" in found.machine
-    assert found.code is not None
+    assert "cores, Linux" in found.origin.machine
+    assert found.origin.code is not None
 
 
 def test_a_slot_starts_the_agent_of_a_run_elsewhere_and_ends_it_when_it_is_let_go(slot: Open, tmp_path: Path) -> None:
