@@ -82,7 +82,7 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
     try:
         of = [evaluate(claim.of, point.numbers) for point in mine]
         by_model = [] if claim.model is None else [evaluate(claim.model, point.numbers) for point in mine]
-        counted = claim.take.counted(of, by_model, relative=claim.expect.within is not None)
+        counted = claim.take.counted(of, by_model, claim.expect)
         rows = [_row(claim, mine[index]) for index in counted]
         measured = claim.take.number(rows, [of[index] for index in counted])
         model = claim.take.number(rows, [by_model[index] for index in counted]) if by_model else None

@@ -66,8 +66,6 @@ class PaperSays(_Part):
 class Numbers(_Part):
     """What one number is taken from: `of` at each of the claim's points, in the order of the sweep."""
 
-    needs_model: ClassVar[bool] = False
-    """Whether the points' numbers by the claim's `model` decide which of them count."""
     in_units_of_over: ClassVar[bool] = False
     """Whether the number is a place on the other axis, and its unit not that of the points' values."""
 
@@ -82,9 +80,13 @@ class Numbers(_Part):
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
         return ()
 
-    def counted(self, measured: Sequence[float], model: Sequence[float], *, relative: bool) -> Sequence[int]:  # noqa: ARG002 (others need them)
-        """Which points the number is taken of, by index; `model` is empty where the claim has none, `relative` whether
-        what is expected is a share of it."""
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """Which of several it is, so that nothing bounds the others from its far side; None: it is of all of them."""
+        return None
+
+    def counted(self, measured: Sequence[float], model: Sequence[float], expect: "Expectation") -> Sequence[int]:  # noqa: ARG002 (others need them)
+        """Which points the number is taken of, by index; `model` is empty where the claim has none."""
         return range(len(measured))
 
 
@@ -141,6 +143,11 @@ class Ratio(Numbers):
     by: Literal["median", "least", "most"] = "median"
     """Which of those above the line: a median says nothing of each."""
 
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """By those above the line."""
+        return None if self.by == "median" else self.by
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
         above = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, self.of)]
@@ -171,6 +178,11 @@ class Order(Numbers):
     """The path of the setting."""
     falling: tuple[Any, ...] = Field(min_length=2)
     """Its values, the one with the largest number first. Those that the sweep does not have are passed over."""
+
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """The least of all ratios of neighbours."""
+        return "least"
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
@@ -263,33 +275,32 @@ class Extreme(Numbers):
 
     kind: Literal["least", "median", "mean", "most"]
 
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """The kind, where it is one."""
+        return self.kind if self.kind in ("least", "most") else None
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
         """The extreme or mean of the points' values, in units of `of`."""
         return _EXTREMES[self.kind](values)
 
 
 class Farthest(Numbers):
-    """The point at which the measured number is farthest from the model's, in shares of that where the claim expects
-    `within`, else absolutely: all others are nearer."""
+    """Each point by itself, in all that is expected: the number is that of the point which is farthest from it."""
 
     kind: Literal["farthest"]
     over: str | None = None
     """Another axis, for the figure."""
-    needs_model: ClassVar[bool] = True
 
     def formulas(self) -> Sequence[str]:
         """For the figure alone."""
         return () if self.over is None else (self.over,)
 
-    def counted(self, measured: Sequence[float], model: Sequence[float], *, relative: bool) -> Sequence[int]:
-        """That point alone."""
-        differences = [abs(one - other) for one, other in zip(measured, model, strict=True)]
-        if relative:
-            differences = [
-                off / abs(other) if other else (math.inf if off else 0.0)
-                for off, other in zip(differences, model, strict=True)
-            ]
-        return [differences.index(max(differences))]
+    def counted(self, measured: Sequence[float], model: Sequence[float], expect: "Expectation") -> Sequence[int]:
+        """That point alone: where it is as expected, all are."""
+        modelled: Sequence[float | None] = model or [None] * len(measured)
+        margins = [expect.margin(one, other) for one, other in zip(measured, modelled, strict=True)]
+        return [margins.index(min(margins))]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
         """Of that point, which is given alone."""
@@ -330,22 +341,27 @@ class Expectation(_Part):
         """Whether there must be a model's number."""
         return self.within is not None or self.difference is not None
 
-    def holds(self, measured: float, model: float | None) -> bool:
-        """Raises ValueError where it needs a model's number and there is none."""
-        if math.isnan(measured):
-            return False
+    def margin(self, measured: float, model: float | None) -> float:
+        """By how much a number may still be worse; below 0: it is not as expected. In shares of the model's number
+        where `within` is said, else in its own unit. Raises ValueError where it needs a model's and there is none."""
         if self.needs_model and model is None:
             raise ValueError("`within` and `difference` need a `model`")
         # Where both find none they agree; any finite number is within a share of infinity, which says nothing.
         agree = measured == model or (math.isfinite(measured) and math.isfinite(model or 0.0))
+        if math.isnan(measured) or (self.needs_model and not agree):
+            return -math.inf
         off = 0.0 if model is None or measured == model else abs(measured - model)
-        return (
-            (not self.needs_model or agree)
-            and (self.within is None or off <= self.within * abs(model or 0.0))
-            and (self.difference is None or off <= self.difference)
-            and (self.at_least is None or measured >= self.at_least)
-            and (self.at_most is None or measured <= self.at_most)
+        margin = min(
+            math.inf if self.within is None else self.within * abs(model or 0.0) - off,
+            math.inf if self.difference is None else self.difference - off,
+            math.inf if self.at_least is None else measured - self.at_least,
+            math.inf if self.at_most is None else self.at_most - measured,
         )
+        return margin if self.within is None or not model or math.isinf(model) else margin / abs(model)
+
+    def holds(self, measured: float, model: float | None) -> bool:
+        """Raises ValueError where it needs a model's number and there is none."""
+        return self.margin(measured, model) >= 0
 
     @property
     def text(self) -> str:
@@ -381,10 +397,19 @@ class Claim(_Part):
     def _has_what_it_compares_with(self) -> Self:
         if self.expect.needs_model and self.model is None:
             raise ValueError("expect: `within` and `difference` compare with a `model`; write its formula")
-        if self.take.needs_model and self.model is None:
-            raise ValueError(f"take: `{self.take.kind}` is from a `model`; write its formula")
-        if self.take.needs_model and self.expect.within is not None and self.expect.difference is not None:
-            raise ValueError(f"expect: `within` and `difference` have a point each that is `{self.take.kind}`; say one")
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_no_side_unchecked(self) -> Self:
+        extreme = self.take.extreme
+        if extreme is not None:
+            far = "at_most" if extreme == "least" else "at_least"
+            for name in (far, "within", "difference"):
+                if getattr(self.expect, name) is not None:
+                    raise ValueError(
+                        f"expect: `{name}` of the {extreme} says nothing of the others; take `farthest`, which looks "
+                        "at each point, or make a claim of each"
+                    )
         return self
 
 

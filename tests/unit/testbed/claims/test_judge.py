@@ -80,6 +80,18 @@ def test_the_point_farthest_from_the_model_decides_and_is_the_one_that_is_shown(
     assert judged({2: 4.1, 4: None}, take=take, expect={"difference": 1}).state == "not judged"
 
 
+def test_each_point_is_held_to_all_that_is_expected() -> None:
+    keys: dict[str, Any] = {"take": {"kind": "farthest"}, "of": "time_s / W"}
+    bounds = {**keys, "model": None, "expect": {"at_least": 0.9, "at_most": 1.2}}
+    near = judged({2: 2.3, 4: 4.0}, **bounds)
+    assert (near.state, near.measured) == ("holds", 2.3 / 2), "it is 0.05 below what is allowed, the other 0.1 above"
+    assert (judged({2: 2.2, 4: 0.4}, **bounds).state, judged({2: 2.2, 4: 40}, **bounds).state) == ("fails", "fails")
+    both = {**keys, "model": "W", "of": "time_s", "expect": {"within": "10%", "at_most": 4.2}}
+    assert judged({2: 1.9, 4: 4.1}, **both).state == "holds"
+    over = judged({2: 2.2, 4: 4.3}, **both)
+    assert (over.state, over.measured, over.model) == ("fails", 4.3, 4.0), "2.2 is farther from its model, and allowed"
+
+
 def test_what_is_no_number_is_not_judged() -> None:
     take, expect = {"kind": "most"}, {"at_most": 9}
     for first_s, second_s in ((4.1, math.nan), (math.nan, 4.1), (4.1, math.inf)):

@@ -189,6 +189,35 @@ def test_one_wrong_point_is_enough_where_a_claim_is_of_all(part: str, named: str
     assert {planted(claim, sweep, plans, all_right) for claim in claims} == {"holds"}
 
 
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ("bandwidth", "at 100 Gbit/s it uses what full use does"),
+        ("bandwidth", "while a bucket is under way"),
+        ("architectures", "server's link is busy"),
+        ("architectures", "with shards"),
+        ("ring", "the ring takes"),
+        ("latency", "of the ring's rounds"),
+        ("reading", "every second is in one of the stages"),
+    ],
+)
+def test_one_wrong_point_on_either_side_is_enough(part: str, named: str) -> None:
+    (path,) = (path for _, path in SPECS if path.stem == part)
+    sweep = load_sweep(path)
+    plans = planned(sweep)
+    (claim,) = (claim for claim in sweep.claims if named in claim.name)
+    all_right = [
+        evaluate(claim.model, numbers_of(plan, claim, number)) if claim.model else 1.0
+        for number, plan in enumerate(plans)
+    ]
+    assert planted(claim, sweep, plans, all_right) == "holds"
+    for number, point in enumerate(sweep.points):
+        for factor in (0.3, 3):
+            values = [*all_right[:number], factor * all_right[number], *all_right[number + 1 :]]
+            state = "fails" if matches(point.settings, claim.where) else "holds"
+            assert planted(claim, sweep, plans, values) == state, point.text
+
+
 def test_a_loss_that_is_far_lower_is_not_said_to_be_within_anything() -> None:
     (path,) = (path for _, path in SPECS if path.stem == "accuracy")
     sweep = load_sweep(path)
