@@ -1,8 +1,8 @@
 """Whether a claim holds, of what was measured: the paper's number, the model's and ours side by side. Pure.
 
-A claim is only as good as the runs below it. One run that is invalid, has failed or is not there, and the claim is not
-judged. One that is degraded, and a claim that holds is degraded, too; one that does not hold is not judged, because it
-may be the machine's fault.
+A claim is only as good as the runs of the points that it compares. One run that is invalid, has failed or is not there,
+and the claim is not judged. One that is degraded, and a claim that holds is degraded, too; one that does not hold is not
+judged, because it may be the machine's fault.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,9 @@ class Judgement:
 
 def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
     """Of a sweep's points. Raises FormulaError where a formula cannot be right whatever is measured."""
-    mine = [point for point in points if matches(point.settings, claim.where)]
+    there = [point for point in points if matches(point.settings, claim.where)]
+    # The others say nothing of the claim, however bad their runs are.
+    mine = [point for point in there if claim.take.uses(point.settings)]
 
     def judged(state: State, reason: str, measured: float | None = None, model: float | None = None) -> Judgement:
         return Judgement(
@@ -73,7 +75,7 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
             points=tuple(values_at(claim, mine)),
         )
 
-    if not mine:
+    if not there:
         return judged("not judged", f"no point has {dict(claim.where)}")
     bad = [point for point in mine if point.outcome not in ("valid", "degraded")]
     if bad:

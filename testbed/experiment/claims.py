@@ -80,6 +80,15 @@ class Numbers(_Part):
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
         return ()
 
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """The settings of those that it compares; nothing where it looks at all points alike."""
+        return ()
+
+    def uses(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the number depends on a point with these settings."""
+        sides = self.sides()
+        return not sides or any(matches(settings, side) for side in sides)
+
     @property
     def extreme(self) -> Literal["least", "most"] | None:
         """Which of several it is, so that nothing bounds the others from its far side; None: it is of all of them."""
@@ -148,13 +157,17 @@ class Ratio(Numbers):
         """By those above the line."""
         return None if self.by == "median" else self.by
 
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """Those above the line and those below it."""
+        return (self.of, self.to)
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
         above = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, self.of)]
         below = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, self.to)]
-        for what, found in ((self.of, above), (self.to, below)):
+        for side, found in zip(self.sides(), (above, below), strict=True):
             if not found:
-                raise ValueError(f"no point has {dict(what)}")
+                raise ValueError(f"no point has {dict(side)}")
         return _EXTREMES[self.by](above) / statistics.median(below)
 
 
@@ -184,11 +197,15 @@ class Order(Numbers):
         """The least of all ratios of neighbours."""
         return "least"
 
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """Each value's points, in the order of the list."""
+        return [{self.by: value} for value in self.falling]
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
         medians = []
-        for wanted in self.falling:
-            found = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, {self.by: wanted})]
+        for side in self.sides():
+            found = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, side)]
             if found:
                 medians.append(statistics.median(found))
         if len(medians) < 2:
@@ -239,11 +256,15 @@ class Crossing(_Place):
     to: Mapping[str, Any]
     """The settings of the others, at the same places."""
 
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """Those that are below at first, and the others."""
+        return (self.of, self.to)
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where they stay below everywhere."""
         sides: list[dict[float, list[float]]] = [{}, {}]
         for row, value in zip(rows, values, strict=True):
-            for side, settings in zip(sides, (self.of, self.to), strict=True):
+            for side, settings in zip(sides, self.sides(), strict=True):
                 if matches(row.settings, settings):
                     side.setdefault(row.numbers[self.over], []).append(value)
         places = sorted(sides[0].keys() & sides[1].keys())

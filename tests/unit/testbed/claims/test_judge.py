@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import pytest
+
 from testbed.claims.judge import Judgement, Point, judge
 from testbed.experiment.claims import Claim
 
@@ -62,6 +64,26 @@ def test_degraded_runs_carry_on_into_the_claim() -> None:
     assert "1 of 3 points degraded" in found.reason
 
 
+@pytest.mark.parametrize("outcome", ["degraded", "invalid", "not run"])
+@pytest.mark.parametrize(
+    "take",
+    [
+        {"kind": "ratio", "of": {"workers": 8}, "to": {"workers": 2}},
+        {"kind": "order", "by": "workers", "falling": [8, 2]},
+    ],
+)
+def test_a_point_that_is_not_compared_has_no_say(take: dict[str, Any], outcome: str) -> None:
+    keys: dict[str, Any] = {"take": take, "expect": {"at_least": 1}}
+    refuted = judged({2: 4.0, 4: None, 8: 2.0}, {4: outcome}, **keys)
+    assert (refuted.state, refuted.reason) == ("fails", "expected at least 1")
+    assert [point.text for point in refuted.points] == ["workers=2", "workers=8"]
+    assert judged({2: 4.0, 4: None, 8: 8.0}, {4: outcome}, **keys).state == "holds"
+    assert (
+        judged({2: 4.0, 4: 3.0, 8: 2.0}, {8: "degraded"}, **keys).reason
+        == "expected at least 1; 1 of 2 points degraded"
+    )
+
+
 def test_a_number_that_a_run_does_not_have_is_named() -> None:
     found = judged({2: 4.0, 4: None, 8: 16.0})
     assert (found.state, found.reason) == ("not judged", "time_s: the run does not have it")
@@ -109,3 +131,21 @@ def test_a_place_that_was_reached_before_the_first_point_is_not_known() -> None:
     assert "has reached it already" in early.reason
     least: dict[str, Any] = {**keys, "model": "W"}
     assert judged({2: 5.0, 4: 5.0, 8: 5.0}, **least).state == "holds", "where both have, they agree"
+
+
+def test_a_crossing_is_of_the_two_that_it_compares() -> None:
+    take = {"kind": "crossing", "over": "size", "of": {"collective": "tree"}, "to": {"collective": "ring"}}
+    times_s = {"tree": (1.0, 9.0), "ring": (4.0, 4.0), "other": (2.0, 2.0)}
+    points = [
+        Point(
+            settings={"collective": collective},
+            text=collective,
+            outcome="invalid" if collective == "other" else "valid",
+            numbers={"size": 2.0**index, "time_s": time_s},
+        )
+        for collective, found in times_s.items()
+        for index, time_s in enumerate(found)
+    ]
+    crossing = Claim.model_validate({**CLAIM, "model": None, "where": {}, "take": take, "expect": {"at_most": 2}})
+    found = judge(crossing, points)
+    assert (found.state, len(found.points)) == ("holds", 4)
