@@ -1,8 +1,8 @@
 """Whether a claim holds, of what was measured: the paper's number, the model's and ours side by side. Pure.
 
-A claim is only as good as the runs of the points that it compares. One run that is invalid, has failed or is not there,
-and the claim is not judged. One that is degraded, and a claim that holds is degraded, too; one that does not hold is not
-judged, because it may be the machine's fault.
+A claim is only as good as the runs of the points that it compares. One run that is invalid, has failed or is not
+there, and the claim is not judged. One that is degraded, and a claim that holds is degraded, too; one that does not
+hold is not judged, because it may be the machine's fault.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,8 +88,7 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         rows = [_row(claim, mine[index]) for index in counted]
         measured = claim.take.number(rows, [of[index] for index in counted])
         model = claim.take.number(rows, [by_model[index] for index in counted]) if by_model else None
-        if model is not None:
-            claim.take.require_known(rows, measured, model)
+        claim.take.require_known(rows, measured, model)
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
     num_degraded = sum(point.outcome == "degraded" for point in mine)

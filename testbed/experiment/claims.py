@@ -73,7 +73,7 @@ class Numbers(_Part):
     def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
         """Of the values, one for each row. Raises ValueError where they are too few or alike."""
 
-    def require_known(self, rows: Sequence["Row"], measured: float, model: float) -> None:
+    def require_known(self, rows: Sequence["Row"], measured: float, model: float | None) -> None:
         """Raises ValueError where what was found is no more than a bound of a number, and cannot be compared."""
 
     def formulas(self) -> Sequence[str]:
@@ -223,13 +223,24 @@ class _Place(Numbers):
         """What is looked for."""
         return (self.over,)
 
-    def require_known(self, rows: Sequence[Row], measured: float, model: float) -> None:
-        """What is reached at the first place already may have been reached long before it."""
-        first = min(row.numbers[self.over] for row in rows)
-        if (measured == first) != (model == first):
+    @abstractmethod
+    def places(self, rows: Sequence[Row]) -> Sequence[float]:
+        """Where it is looked for, in order."""
+
+    def require_known(self, rows: Sequence[Row], measured: float, model: float | None) -> None:
+        """What is reached at the first place already may have been reached long before it, and what neither reaches
+        may lie anywhere beyond the last."""
+        places = self.places(rows)
+        early = [who for who, place in (("it", measured), ("the model", model)) if place == places[0]]
+        if early:
             raise ValueError(
-                f"{self.over} is {first:g} at the first place, where {'it' if measured == first else 'the model'} has "
-                "reached it already: how long before is not known"
+                f"{self.over} is {places[0]:g} at the first place, where {' and '.join(early)} "
+                f"{'has' if len(early) == 1 else 'have'} reached it already: how long before is not known"
+            )
+        if measured == model == math.inf:
+            raise ValueError(
+                f"{self.over} is {places[-1]:g} at the last place, where neither it nor the model has reached it: how "
+                "far beyond is not known"
             )
 
 
@@ -238,6 +249,10 @@ class First(_Place):
 
     kind: Literal["first"]
     level: float
+
+    def places(self, rows: Sequence[Row]) -> Sequence[float]:
+        """Of all points."""
+        return sorted(row.numbers[self.over] for row in rows)
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where no point reaches the level."""
@@ -260,18 +275,32 @@ class Crossing(_Place):
         """Those that are below at first, and the others."""
         return (self.of, self.to)
 
+    def places(self, rows: Sequence[Row]) -> Sequence[float]:
+        """Those that both have."""
+        above, below = (
+            {row.numbers[self.over] for row in rows if matches(row.settings, side)} for side in self.sides()
+        )
+        return sorted(above & below)
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where they stay below everywhere."""
-        sides: list[dict[float, list[float]]] = [{}, {}]
-        for row, value in zip(rows, values, strict=True):
-            for side, settings in zip(sides, self.sides(), strict=True):
-                if matches(row.settings, settings):
-                    side.setdefault(row.numbers[self.over], []).append(value)
-        places = sorted(sides[0].keys() & sides[1].keys())
+        places = self.places(rows)
         if len(places) < 2:
             raise ValueError(f"at least two places that both have are needed (got {len(places)})")
-        first, second = ({place: statistics.median(side[place]) for place in places} for side in sides)
+        first, second = (
+            {place: statistics.median(self._values_at(place, side, rows, values)) for place in places}
+            for side in self.sides()
+        )
         return _reached([(place, math.log(first[place] / second[place])) for place in places], 0.0)
+
+    def _values_at(
+        self, place: float, side: Mapping[str, Any], rows: Sequence[Row], values: Sequence[float]
+    ) -> list[float]:
+        return [
+            value
+            for row, value in zip(rows, values, strict=True)
+            if row.numbers[self.over] == place and matches(row.settings, side)
+        ]
 
 
 class RankCorrelation(Numbers):
@@ -365,20 +394,21 @@ class Expectation(_Part):
     def margin(self, measured: float, model: float | None) -> float:
         """By how much a number may still be worse; below 0: it is not as expected. In shares of the model's number
         where `within` is said, else in its own unit. Raises ValueError where it needs a model's and there is none."""
-        if self.needs_model and model is None:
-            raise ValueError("`within` and `difference` need a `model`")
-        # Where both find none they agree; any finite number is within a share of infinity, which says nothing.
-        agree = measured == model or (math.isfinite(measured) and math.isfinite(model or 0.0))
-        if math.isnan(measured) or (self.needs_model and not agree):
+        if self.needs_model:
+            if model is None:
+                raise ValueError("`within` and `difference` need a `model`")
+            if not (math.isfinite(measured) and math.isfinite(model)):  # any number is within a share of infinity
+                return -math.inf
+        if math.isnan(measured):
             return -math.inf
-        off = 0.0 if model is None or measured == model else abs(measured - model)
+        off = abs(measured - (model or 0.0))
         margin = min(
             math.inf if self.within is None else self.within * abs(model or 0.0) - off,
             math.inf if self.difference is None else self.difference - off,
             math.inf if self.at_least is None else measured - self.at_least,
             math.inf if self.at_most is None else self.at_most - measured,
         )
-        return margin if self.within is None or not model or math.isinf(model) else margin / abs(model)
+        return margin if self.within is None or not model else margin / abs(model)
 
     def holds(self, measured: float, model: float | None) -> bool:
         """Raises ValueError where it needs a model's number and there is none."""

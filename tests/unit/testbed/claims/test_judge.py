@@ -129,23 +129,49 @@ def test_a_place_that_was_reached_before_the_first_point_is_not_known() -> None:
     early = judged({2: 5.0, 4: 5.0, 8: 5.0}, **keys)
     assert (early.state, early.measured) == ("not judged", None), "2 is near 4.4, and it may have been 0.1"
     assert "has reached it already" in early.reason
-    least: dict[str, Any] = {**keys, "model": "W"}
-    assert judged({2: 5.0, 4: 5.0, 8: 5.0}, **least).state == "holds", "where both have, they agree"
+    by_model: dict[str, Any] = {**keys, "model": "W"}
+    assert judged({2: 0.6, 4: 1.0, 8: 2.0}, **by_model).state == "not judged"
+    both = judged({2: 5.0, 4: 5.0, 8: 5.0}, **by_model)
+    assert both.state == "not judged", "twice as many or half: neither is known"
+    assert "it and the model have reached it already" in both.reason
+    bound = judged({2: 5.0, 4: 5.0, 8: 5.0}, take=take, model=None, expect={"at_least": 2})
+    assert bound.state == "not judged", "at most 2, and 2 is not at least that"
 
 
-def test_a_crossing_is_of_the_two_that_it_compares() -> None:
+def test_a_place_that_neither_reaches_is_not_known_and_one_that_only_one_reaches_refutes() -> None:
+    keys: dict[str, Any] = {"take": {"kind": "first", "over": "W", "level": 9}, "expect": {"difference": 3}}
+    found = judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="W")
+    assert (found.state, found.measured) == ("not judged", None)
+    assert "8 at the last place" in found.reason
+    assert judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="2 * W").state == "fails"
+
+
+def crossing_of(times_s: dict[str, dict[float, float]], bad: str = "", **keys: Any) -> Judgement:
+    """Of collectives' times by size: where the tree becomes worse than the ring."""
     take = {"kind": "crossing", "over": "size", "of": {"collective": "tree"}, "to": {"collective": "ring"}}
-    times_s = {"tree": (1.0, 9.0), "ring": (4.0, 4.0), "other": (2.0, 2.0)}
     points = [
         Point(
             settings={"collective": collective},
             text=collective,
-            outcome="invalid" if collective == "other" else "valid",
-            numbers={"size": 2.0**index, "time_s": time_s},
+            outcome="invalid" if collective == bad else "valid",
+            numbers={"size": size, "time_s": time_s, "by_model": size / 4 if collective == "tree" else 1.0},
         )
         for collective, found in times_s.items()
-        for index, time_s in enumerate(found)
+        for size, time_s in found.items()
     ]
-    crossing = Claim.model_validate({**CLAIM, "model": None, "where": {}, "take": take, "expect": {"at_most": 2}})
-    found = judge(crossing, points)
+    return judge(Claim.model_validate({**CLAIM, "model": None, "where": {}, "take": take, **keys}), points)
+
+
+def test_a_crossing_is_of_the_two_that_it_compares() -> None:
+    times_s = {"tree": {1.0: 1.0, 2.0: 9.0}, "ring": {1.0: 4.0, 2.0: 4.0}, "other": {1.0: 2.0, 2.0: 2.0}}
+    found = crossing_of(times_s, "other", expect={"at_most": 2})
     assert (found.state, len(found.points)) == ("holds", 4)
+
+
+def test_a_crossing_before_the_first_place_that_both_have_is_not_known() -> None:
+    keys: dict[str, Any] = {"model": "by_model", "expect": {"difference": 3}}
+    ring = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 4.0}
+    found = crossing_of({"tree": {2.0: 5.0, 4.0: 6.0, 8.0: 9.0}, "ring": ring}, **keys)
+    assert found.state == "not judged"
+    assert "size is 2 at the first place" in found.reason
+    assert crossing_of({"tree": {2.0: 3.0, 4.0: 6.0, 8.0: 9.0}, "ring": ring}, **keys).state == "holds"

@@ -123,8 +123,8 @@ def test_ranks_that_go_together() -> None:
         ({"at_most": 2}, None, [2.0, -1.0], [2.01, math.nan]),
         ({"at_least": 1, "at_most": 2}, None, [1.0, 2.0], [0.9, 2.1]),
         ({"within": "10%", "at_most": 10}, 10.0, [9.5], [10.5]),
-        ({"within": "10%"}, math.inf, [math.inf], [3.0, -math.inf]),
-        ({"difference": 5}, math.inf, [math.inf], [3.0]),
+        ({"within": "10%"}, math.inf, [], [3.0, -math.inf, math.inf]),
+        ({"difference": 5}, math.inf, [], [3.0, math.inf]),
         ({"within": "10%"}, 3.0, [3.0], [math.inf]),
     ],
 )
