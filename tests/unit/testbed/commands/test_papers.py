@@ -22,7 +22,9 @@ def test_what_has_not_run_is_not_judged_and_nothing_holds(tmp_path: Path) -> Non
     assert paper["paper"]["authors"] == "Alqahtani and Demirbas"
     assert {claim["state"] for claim in paper["claims"]} == {"not judged", "elsewhere", "out of reach"}
     assert not paper["holds"]
-    assert (tmp_path / "claims" / "alqahtani_2019.html").is_file()
+    assert paper["quick"] is True
+    assert (tmp_path / "claims" / "alqahtani_2019-quick.html").is_file()
+    assert not (tmp_path / "claims" / "alqahtani_2019.html").exists()
 
 
 def test_an_unknown_paper_is_named_with_what_there_is(tmp_path: Path) -> None:

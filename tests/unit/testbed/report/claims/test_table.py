@@ -12,7 +12,7 @@ from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Elsewhere, OutOfReach, Paper
 from testbed.record.number_text import DASH
 from testbed.report.claims.page import write_claims, write_index
-from testbed.report.claims.table import claim_rows, claims_json, claims_latex, claims_markdown, value_text
+from testbed.report.claims.table import QUICK_TEXT, claim_rows, claims_json, claims_latex, claims_markdown, value_text
 from testbed.report.claims.terminal import render_claims
 
 PAPER = Paper(
@@ -95,13 +95,37 @@ def test_numbers_have_their_units(value: float | None, unit: str, text: str) -> 
 
 def test_pages_are_written_with_their_figures_and_an_index(tmp_path: Path) -> None:
     page = write_claims(
-        "x", PAPER, [judgement()], folder=tmp_path, sweeps=[tmp_path / "s-sweep-1"], command="testbed ..."
+        "x", PAPER, [judgement()], quick=False, folder=tmp_path, sweeps=[tmp_path / "s-sweep-1"], command="testbed ..."
     )
     text = page.read_text()
     assert 'id="claim-0"' in text
     assert "s-sweep-1/sweep.html" in text
     assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md", ".tex", ".json", ""}
-    index = write_index([("A Title", [judgement()], "x.html")], folder=tmp_path).read_text()
+    index = write_index([("A Title", [judgement()], "x.html")], quick=False, folder=tmp_path).read_text()
     assert '<a href="x.html">A Title</a></td><td>1</td><td>0</td><td>0</td><td>1</td>' in " ".join(
         index.split()
     ).replace("> <", "><")
+
+
+def test_a_quick_version_says_so_everywhere_and_replaces_nothing(tmp_path: Path) -> None:
+    pages = [
+        write_claims("x", PAPER, [judgement()], quick=quick, folder=tmp_path, sweeps=[], command="again")
+        for quick in (False, True)
+    ]
+    indices = [
+        write_index([("A Title", [judgement()], page.name)], quick=quick, folder=tmp_path)
+        for quick, page in zip((False, True), pages, strict=True)
+    ]
+    assert [path.name for path in (*pages, *indices)] == ["x.html", "x-quick.html", "index.html", "index-quick.html"]
+    whole, quick = ({end: (tmp_path / f"{stem}.{end}").read_text() for end in ("html", "md", "tex", "json")}
+                    for stem in ("x", "x-quick"))  # fmt: skip
+    assert not any("quick:" in text for text in whole.values())
+    assert QUICK_TEXT in quick["html"]
+    assert QUICK_TEXT in quick["md"]
+    assert QUICK_TEXT.replace("--", "-{}-") in quick["tex"]
+    assert [json.loads(found["json"])["quick"] for found in (whole, quick)] == [False, True]
+    assert QUICK_TEXT in indices[1].read_text()
+    assert QUICK_TEXT not in indices[0].read_text()
+    text = StringIO()
+    render_claims("x", PAPER, [judgement()], Console(file=text, width=160), quick=True)
+    assert QUICK_TEXT in text.getvalue()
