@@ -2,7 +2,8 @@
 
 A claim is only as good as the runs of the points that it compares. One run that is invalid, has failed or is not
 there, and the claim is not judged. One that is degraded, and a claim that holds is degraded, too; one that does not
-hold is not judged, because it may be the machine's fault.
+hold is not judged, because it may be the machine's fault. Where runs count that were made otherwise than they would be
+here and now, by another machine or code, it is the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ class Point:
     outcome: str
     """The worst of its runs: valid, degraded, invalid, failed, unsupported, not run."""
     numbers: Numbers
+    unlike: tuple[str, ...] = ()
+    """In what its runs differ from those that would be made here and now."""
 
 
 class PointValue(NamedTuple):
@@ -50,7 +53,7 @@ class Judgement:
     model: float | None
     """The same of what the model's formula says; None: the claim has no model."""
     reason: str
-    """Why it does not hold, or is not judged; else how many of its points are degraded; or nothing."""
+    """Why it does not hold, or is not judged; how many of its points are degraded or made otherwise; or nothing."""
     points: tuple[PointValue, ...]
 
     @property
@@ -91,12 +94,22 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         claim.take.require_known(rows, measured, model)
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
-    num_degraded = sum(point.outcome == "degraded" for point in mine)
     holds = claim.expect.holds(measured, model)
-    reasons = [] if holds else [f"expected {claim.expect.text}"]
-    reasons += [f"{num_degraded} of {len(mine)} points degraded"] if num_degraded else []
-    states: tuple[State, State] = ("degraded", "not judged") if num_degraded else ("holds", "fails")
+    doubts = _doubts(mine)
+    reasons = [*([] if holds else [f"expected {claim.expect.text}"]), *doubts]
+    states: tuple[State, State] = ("degraded", "not judged") if doubts else ("holds", "fails")
     return judged(states[0 if holds else 1], "; ".join(reasons), measured, model)
+
+
+def _doubts(points: Sequence[Point]) -> list[str]:
+    """Why what the points say may be of the machine, or of no run that would be made here and now."""
+    num_degraded = sum(point.outcome == "degraded" for point in points)
+    num_unlike = sum(bool(point.unlike) for point in points)
+    differences = "; ".join(dict.fromkeys(each for point in points for each in point.unlike))
+    return [
+        *([f"{num_degraded} of {len(points)} points degraded"] if num_degraded else []),
+        *([f"{num_unlike} of {len(points)} points made otherwise: {differences}"] if num_unlike else []),
+    ]
 
 
 def values_at(claim: Claim, points: Sequence[Point]) -> list[PointValue]:

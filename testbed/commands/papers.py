@@ -1,5 +1,6 @@
 """reproduce: what papers claim, run and judged."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,6 +15,7 @@ from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
 VALID: Final = ("valid",)
+_OUTPUT: Final = Path("results")
 
 
 @commands.command(epilog=EPILOG, short_help="Run what papers claim and judge it: paper, model, emulated side by side.")
@@ -30,7 +32,7 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer points and iterations, as each spec says under `quick`.")
     ] = False,
-    output: Output = Path("results"),
+    output: Output = _OUTPUT,
     calibration: Calibrate = Mode.CACHED,
     reuse: Reused = "same",
     dry_run: Annotated[
@@ -76,6 +78,14 @@ def reproduce(
     if not dry_run:
         require(reproductions)
     folder = output / "claims"
+    options = {
+        "--quick": quick,
+        f"--output={output}": output != _OUTPUT,
+        f"--calibrate={calibration}": calibration is not Mode.CACHED,
+        f"--reuse={reuse}": reuse != "same",
+        "--dry-run": dry_run,
+    }
+    again = shlex.join(["testbed", "reproduce", what, *(option for option, said in options.items() if said)])
 
     run_one = runner(errors, output=output, calibration_mode=calibration)
     done: list[tuple[Reproduction, Path]] = []
@@ -95,7 +105,7 @@ def reproduce(
             quick=quick,
             folder=folder,
             sweeps=[part.comparison.directory for part in finished.parts],
-            command=f"testbed reproduce {what}{' --quick' if quick else ''}",
+            command=again,
         )
         done.append((finished, page))
         if not as_json:

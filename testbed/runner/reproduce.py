@@ -43,6 +43,7 @@ class Part:
                 text=point.text,
                 outcome=compared.outcome,
                 numbers=measured_numbers(plan, compared.usable),
+                unlike=tuple(dict.fromkeys(each for unlike in compared.unlike.values() for each in unlike)),
             )
             for point, compared, plan in zip(self.sweep.points, self.comparison.points, self.plans, strict=True)
         ]

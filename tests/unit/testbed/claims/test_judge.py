@@ -14,13 +14,19 @@ CLAIM = {
 }  # fmt: skip
 
 
-def judged(times_s: dict[int, float | None], outcomes: dict[int, str] | None = None, **keys: Any) -> Judgement:
+def judged(
+    times_s: dict[int, float | None],
+    outcomes: dict[int, str] | None = None,
+    unlike: dict[int, tuple[str, ...]] | None = None,
+    **keys: Any,
+) -> Judgement:
     points = [
         Point(
             settings={"collective": "ps", "workers": workers},
             text=f"workers={workers}",
             outcome=(outcomes or {}).get(workers, "valid"),
             numbers={"W": float(workers), "time_s": time_s},
+            unlike=(unlike or {}).get(workers, ()),
         )
         for workers, time_s in times_s.items()
     ]
@@ -62,6 +68,16 @@ def test_degraded_runs_carry_on_into_the_claim() -> None:
     found = judged({2: 4.0, 4: 9.0, 8: 20.0}, {4: "degraded"})
     assert found.state == "not judged"
     assert "1 of 3 points degraded" in found.reason
+
+
+def test_runs_that_were_made_otherwise_are_named_and_prove_nothing() -> None:
+    unlike = {2: ("another machine (x)",), 4: ("another machine (x)", "another program")}
+    found = judged({2: 4.0, 4: 8.0, 8: 16.0}, unlike=unlike)
+    assert (found.state, found.holds) == ("degraded", True)
+    assert found.reason == "2 of 3 points made otherwise: another machine (x); another program"
+    refuted = judged({2: 4.0, 4: 9.0, 8: 20.0}, {8: "degraded"}, unlike)
+    assert refuted.state == "not judged"
+    assert "; 1 of 3 points degraded; 2 of 3 points made otherwise: " in refuted.reason
 
 
 @pytest.mark.parametrize("outcome", ["degraded", "invalid", "not run"])
