@@ -6,6 +6,7 @@ hold is not judged, because it may be the machine's fault. Where runs count that
 here and now, by another machine or code, it is the same.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -49,9 +50,9 @@ class Judgement:
     claim: Claim
     state: State
     measured: float | None
-    """The number, of what was emulated."""
+    """The number, of what was emulated, finite; None: there is none, and the reason says why."""
     model: float | None
-    """The same of what the model's formula says; None: the claim has no model."""
+    """The same of what the model's formula says; None: the claim has no model, or as above."""
     reason: str
     """Why it does not hold, or is not judged; how many of its points are degraded or made otherwise; or nothing."""
     points: tuple[PointValue, ...]
@@ -96,9 +97,19 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         return judged("not judged", str(error))
     holds = claim.expect.holds(measured, model)
     doubts = _doubts(mine)
-    reasons = [*([] if holds else [f"expected {claim.expect.text}"]), *doubts]
+    reasons = [
+        *([] if holds else [f"expected {claim.expect.text}"]),
+        *(["never reached"] if measured == math.inf else []),
+        *(["never reached by the model"] if model == math.inf else []),
+        *doubts,
+    ]
     states: tuple[State, State] = ("degraded", "not judged") if doubts else ("holds", "fails")
-    return judged(states[0 if holds else 1], "; ".join(reasons), measured, model)
+    return judged(states[0 if holds else 1], "; ".join(reasons), _finite(measured), _finite(model))
+
+
+def _finite(value: float | None) -> float | None:
+    """None for a place that is nowhere, which neither a table nor JSON can say as a number."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _doubts(points: Sequence[Point]) -> list[str]:

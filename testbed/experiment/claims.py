@@ -36,7 +36,7 @@ and `unverified` are never shown as the paper's own words."""
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 Share = Annotated[float, BeforeValidator(lambda value: parse_fraction(value) if isinstance(value, str) else value)]

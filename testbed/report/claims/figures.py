@@ -75,7 +75,8 @@ def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for judgement in judgements:
         over = next(iter(judgement.claim.take.formulas()), None)
-        if over is not None and judgement.claim.model is not None and judgement.measured is not None:
+        measured = any(point.measured is not None for point in judgement.points)
+        if over is not None and judgement.claim.model is not None and measured:
             groups.setdefault((judgement.claim.of, over), []).append(judgement)
     joint = [item for item in groups.items() if len(item[1]) > 1]
     if not joint:

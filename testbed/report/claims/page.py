@@ -74,7 +74,7 @@ def write_claims(
     replace_text(folder / f"{stem}.md", markdown + pictures_markdown(drawn, folder))
     replace_text(folder / f"{stem}.tex", claims_latex(judgements, paper, left_out, quick=quick))
     document = claims_json(name, paper, judgements, left_out, quick=quick)
-    replace_text(folder / f"{stem}.json", json.dumps(document, indent=2) + "\n")
+    replace_text(folder / f"{stem}.json", json.dumps(document, indent=2, allow_nan=False) + "\n")
     return folder / f"{stem}.html"
 
 

@@ -159,7 +159,12 @@ def test_a_place_that_neither_reaches_is_not_known_and_one_that_only_one_reaches
     found = judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="W")
     assert (found.state, found.measured) == ("not judged", None)
     assert "8 at the last place" in found.reason
-    assert judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="2 * W").state == "fails"
+    late = judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="2 * W")
+    assert (late.state, late.measured, late.model) == ("fails", None, 4.5)
+    assert late.reason == "expected within 3 of the model; never reached"
+    early = judged({2: 4.0, 4: 8.0, 8: 16.0}, **keys, model="W")
+    assert (early.state, early.measured, early.model) == ("fails", 4.5, None)
+    assert early.reason == "expected within 3 of the model; never reached by the model"
 
 
 def crossing_of(times_s: dict[str, dict[float, float]], bad: str = "", **keys: Any) -> Judgement:

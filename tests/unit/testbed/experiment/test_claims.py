@@ -148,6 +148,8 @@ def test_both_sides_of_every_expectation(
         ({"paper": {"says": "x", "evidence": "hearsay"}}, "claims.0.paper.evidence"),
         ({"why": ""}, "claims.0.why"),
         ({"wher": {}}, "claims.0.wher"),
+        ({"expect": {"at_least": math.inf}}, "claims.0.expect.at_least: Input should be a finite number"),
+        ({"paper": {"says": "x", "evidence": "code", "value": math.nan}}, "claims.0.paper.value"),
     ],
 )
 def test_what_cannot_be_right_names_its_field(keys: dict[str, Any], message: str) -> None:

@@ -90,3 +90,10 @@ def test_a_claim_s_own_figure_has_the_points_of_the_paper_in_its_unit() -> None:
     paper = figure.series[-1]
     assert isinstance(paper, Marks)
     assert (paper.name, paper.x, paper.y, paper.hollow) == ("paper: measured [figure]", [10.0], [47.5], True)
+
+
+def test_claims_whose_place_is_nowhere_are_drawn_together_as_well() -> None:
+    nowhere = [replace(compared(name), measured=None) for name in ("A", "B")]
+    assert joint_figure(nowhere) is not None
+    unknown = tuple(point._replace(measured=None) for point in nowhere[0].points)
+    assert joint_figure([replace(each, points=unknown) for each in nowhere]) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testbed.claims.judge import Judgement, PointValue, State
+from testbed.claims.judge import Judgement, Point, PointValue, State, judge
 from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Elsewhere, OutOfReach, Paper
 from testbed.record.number_text import DASH
@@ -68,6 +68,18 @@ def test_json_says_whether_all_hold() -> None:
     assert not document["holds"]
     assert [claim["state"] for claim in document["claims"]] == ["holds", "not judged"]
     assert document["claims"][0]["points"][1] == {"text": "workers=4", "over": 4.0, "measured": None, "model": 0.4}
+
+
+def test_json_of_a_place_that_is_never_reached_is_json(tmp_path: Path) -> None:
+    keys = {"name": "knee", "of": "time_s", "why": "because", "expect": {"at_most": 4}}
+    claim = Claim.model_validate({**keys, "take": {"kind": "first", "over": "W", "level": 9}})
+    points = [Point(settings={}, text="", outcome="valid", numbers={"W": x, "time_s": x}) for x in (1.0, 2.0)]
+    write_claims("x", None, [judge(claim, points)], quick=False, folder=tmp_path, sweeps=[], command="again")
+    text = (tmp_path / "x.json").read_text()
+    (found,) = json.loads(text, parse_constant=pytest.fail)["claims"]
+    assert (found["emulated"], found["state"]) == (None, "fails")
+    assert "never reached" in found["reason"]
+    assert "inf" not in (tmp_path / "x.tex").read_text()
 
 
 def test_json_has_every_row_of_the_table_and_what_was_not_run_is_not_held_to_hold() -> None:
