@@ -190,7 +190,7 @@ class Order(Numbers):
     by: str
     """The path of the setting."""
     falling: tuple[Any, ...] = Field(min_length=2)
-    """Its values, the one with the largest number first. Those that the sweep does not have are passed over."""
+    """Its values, the one with the largest number first. Those that `quick` leaves no point of are passed over."""
 
     @property
     def extreme(self) -> Literal["least", "most"] | None:
@@ -443,6 +443,17 @@ class Claim(_Part):
     paper: PaperSays | None = None
     unit: str = ""
     """Of the number: s, s/worker; nothing for a ratio."""
+
+    def missing(self, points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """What none of the points, by their settings, has: all that it looks at, or sides of what it compares."""
+        there = [settings for settings in points if matches(settings, self.where)]
+        wanted = self.take.sides() if there else [self.where]
+        return [side for side in wanted if not any(matches(settings, side) for settings in there)]
+
+    def can_be_taken(self, points: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether there are points of it, and of two of those that it compares at least."""
+        sides, missing = self.take.sides(), self.missing(points)
+        return missing != [self.where] and (not sides or len(sides) - len(missing) >= 2)
 
     @model_validator(mode="after")
     def _has_what_it_compares_with(self) -> Self:

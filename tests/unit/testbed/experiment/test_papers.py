@@ -159,6 +159,7 @@ def test_claims_that_quick_leaves_no_point_of_are_left_out_and_known(spec: tuple
     whole, quick = load_sweep(spec[1]), load_sweep(spec[1], quick=True)
     assert {claim.name for claim in (*quick.claims, *quick.left_out)} == {claim.name for claim in whole.claims}
     assert not whole.left_out
+    assert not any(claim.missing([point.settings for point in whole.points]) for claim in whole.claims)
 
 
 @pytest.mark.parametrize("quick", [False, True])
