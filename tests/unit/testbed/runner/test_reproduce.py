@@ -148,7 +148,7 @@ def test_papers_have_names() -> None:
         papers_called("shi")
 
 
-def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path) -> None:
+def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec(tmp_path, CLAIM)
     about = {
         "title": "T",
@@ -160,6 +160,11 @@ def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path) -> None:
     }
     (tmp_path / "paper.yaml").write_text(yaml.safe_dump(about))
     assert [paper.title for paper in papers_called(str(tmp_path))] == ["T"]
+    monkeypatch.chdir(tmp_path)
+    assert [paper.name for paper in papers_called(".")] == [tmp_path.name], "results/claims/.html is no page"
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    assert [paper.name for paper in papers_called("..")] == [tmp_path.name]
     (tmp_path / "paper.yaml").write_text(yaml.safe_dump({**about, "parts": ["other.yaml"]}))
     with pytest.raises(SpecError, match=r"parts: no such file: other\.yaml"):
         papers_called(str(tmp_path))
