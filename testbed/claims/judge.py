@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from testbed.claims.formulas import FormulaError, evaluate
 from testbed.claims.numbers import Numbers
+from testbed.claims.wording import expected_text
 from testbed.experiment.claims import Claim, Row, matches
 
 State = Literal["holds", "degraded", "fails", "not judged"]
@@ -98,7 +99,7 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
     holds = claim.expect.holds(measured, model)
     doubts = _doubts(mine)
     reasons = [
-        *([] if holds else [f"expected {claim.expect.text}"]),
+        *([] if holds else [f"expected {expected_text(claim)}"]),
         *(["never reached"] if measured == math.inf else []),
         *(["never reached by the model"] if model == math.inf else []),
         *doubts,

@@ -414,15 +414,6 @@ class Expectation(_Part):
         """Raises ValueError where it needs a model's number and there is none."""
         return self.margin(measured, model) >= 0
 
-    @property
-    def text(self) -> str:
-        """`within 10 % of the model, at least 0.99`."""
-        parts = [f"within {100 * self.within:g} % of the model"] if self.within is not None else []
-        parts += [f"within {self.difference:g} of the model"] if self.difference is not None else []
-        parts += [f"at least {self.at_least:g}"] if self.at_least is not None else []
-        parts += [f"at most {self.at_most:g}"] if self.at_most is not None else []
-        return ", ".join(parts)
-
 
 class Claim(_Part):
     """One statement about a sweep's points that a run can refute."""

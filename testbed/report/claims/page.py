@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.claims.judge import Judgement
+from testbed.claims.wording import expected_text, value_text
 from testbed.errors import MissingRequirementError
 from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Paper
@@ -19,7 +20,6 @@ from testbed.report.claims.table import (
     claims_latex,
     claims_markdown,
     paper_text,
-    value_text,
 )
 from testbed.report.drawing import write_pictures
 from testbed.report.markdown import pictures_markdown
@@ -63,6 +63,7 @@ def write_claims(
         judgements=list(enumerate(judgements)),
         paper_text=paper_text,
         value_text=value_text,
+        expected_text=expected_text,
         quick_text=QUICK_TEXT if quick else "",
         sweeps=[(path.name, os.path.relpath(path / "sweep.html", folder)) for path in sweeps],
         command=command,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from testbed.claims.judge import Judgement
+from testbed.claims.wording import expected_text, value_text
 from testbed.experiment.claims import Claim, PaperSays
 from testbed.experiment.papers import Paper
 from testbed.record import number_text
@@ -61,17 +62,6 @@ def paper_text(says: PaperSays | None) -> str:
     return number_text.DASH if says is None else f"{says.says} [{says.evidence}]"
 
 
-def value_text(value: float | None, unit: str) -> str:
-    """`412 ms/worker`, `9.14`; a dash for None."""
-    if value is None:
-        return number_text.DASH
-    if unit == "s" or unit.startswith("s/"):
-        return number_text.time_text(value) + unit[1:]
-    if unit == "%":
-        return number_text.percent_text(value)
-    return f"{number_text.digits(value)} {unit}".rstrip()
-
-
 def claims_json(
     name: str,
     paper: Paper | None,
@@ -106,7 +96,7 @@ def _claim_json(judgement: Judgement) -> Mapping[str, Any]:
         "model": judgement.model,
         "emulated": judgement.measured,
         "unit": claim.unit,
-        "expected": claim.expect.text,
+        "expected": expected_text(claim),
         "why": claim.why,
         "state": judgement.state,
         "holds": judgement.holds,

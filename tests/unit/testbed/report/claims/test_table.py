@@ -10,9 +10,8 @@ from rich.console import Console
 from testbed.claims.judge import Judgement, Point, PointValue, State, judge
 from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Elsewhere, OutOfReach, Paper
-from testbed.record.number_text import DASH
 from testbed.report.claims.page import write_claims, write_index
-from testbed.report.claims.table import QUICK_TEXT, claim_rows, claims_json, claims_latex, claims_markdown, value_text
+from testbed.report.claims.table import QUICK_TEXT, claim_rows, claims_json, claims_latex, claims_markdown
 from testbed.report.claims.terminal import render_claims
 
 PAPER = Paper(
@@ -89,20 +88,6 @@ def test_json_has_every_row_of_the_table_and_what_was_not_run_is_not_held_to_hol
     assert [(claim["name"], claim["state"]) for claim in claims] == [(row.name, row.state) for row in rows]
     assert [row.state for row in rows] == ["fails", "not with --quick", "elsewhere", "out of reach"]
     assert "large" in claims_markdown("x", PAPER, [judgement()], left_out)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.35, "s", "350 ms"),
-        (0.35, "s/worker", "350 ms/worker"),
-        (0.93, "%", "93.0 %"),
-        (9.142, "", "9.14"),
-        (None, "s", DASH),
-    ],
-)
-def test_numbers_have_their_units(value: float | None, unit: str, text: str) -> None:
-    assert value_text(value, unit) == text
 
 
 def test_pages_are_written_with_their_figures_and_an_index(tmp_path: Path) -> None:
