@@ -1,16 +1,19 @@
 """Whether a claim holds, of what was measured: the paper's number, the model's and ours side by side. Pure.
 
-A claim is only as good as the runs below it. One run that is invalid, has failed or is not there, and the claim is not
-judged. One that is degraded, and a claim that holds is degraded, too; one that does not hold is not judged, because it
-may be the machine's fault.
+A claim is only as good as the runs of the points that it compares. One run that is invalid, has failed or is not
+there, and the claim is not judged. One that is degraded, and a claim that holds is degraded, too; one that does not
+hold is not judged, because it may be the machine's fault. Where runs count that were made otherwise than they would be
+here and now, by another machine or code, it is the same.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from testbed.claims.formulas import FormulaError, evaluate
 from testbed.claims.numbers import Numbers
+from testbed.claims.wording import expected_text
 from testbed.experiment.claims import Claim, Row, matches
 
 State = Literal["holds", "degraded", "fails", "not judged"]
@@ -26,6 +29,8 @@ class Point:
     outcome: str
     """The worst of its runs: valid, degraded, invalid, failed, unsupported, not run."""
     numbers: Numbers
+    unlike: tuple[str, ...] = ()
+    """In what its runs differ from those that would be made here and now."""
 
 
 class PointValue(NamedTuple):
@@ -46,11 +51,11 @@ class Judgement:
     claim: Claim
     state: State
     measured: float | None
-    """The number, of what was emulated."""
+    """The number, of what was emulated, finite; None: there is none, and the reason says why."""
     model: float | None
-    """The same of what the model's formula says; None: the claim has no model."""
+    """The same of what the model's formula says; None: the claim has no model, or as above."""
     reason: str
-    """Why it does not hold, or is not judged; else how many of its points are degraded; or nothing."""
+    """Why it does not hold, or is not judged; how many of its points are degraded or made otherwise; or nothing."""
     points: tuple[PointValue, ...]
 
     @property
@@ -61,7 +66,9 @@ class Judgement:
 
 def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
     """Of a sweep's points. Raises FormulaError where a formula cannot be right whatever is measured."""
-    mine = [point for point in points if matches(point.settings, claim.where)]
+    there = [point for point in points if matches(point.settings, claim.where)]
+    # The others say nothing of the claim, however bad their runs are.
+    mine = [point for point in there if claim.take.uses(point.settings)]
 
     def judged(state: State, reason: str, measured: float | None = None, model: float | None = None) -> Judgement:
         return Judgement(
@@ -73,7 +80,7 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
             points=tuple(values_at(claim, mine)),
         )
 
-    if not mine:
+    if not there:
         return judged("not judged", f"no point has {dict(claim.where)}")
     bad = [point for point in mine if point.outcome not in ("valid", "degraded")]
     if bad:
@@ -82,20 +89,39 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
     try:
         of = [evaluate(claim.of, point.numbers) for point in mine]
         by_model = [] if claim.model is None else [evaluate(claim.model, point.numbers) for point in mine]
-        counted = claim.take.counted(of, by_model, relative=claim.expect.within is not None)
+        counted = claim.take.counted(of, by_model, claim.expect)
         rows = [_row(claim, mine[index]) for index in counted]
         measured = claim.take.number(rows, [of[index] for index in counted])
         model = claim.take.number(rows, [by_model[index] for index in counted]) if by_model else None
-        if model is not None:
-            claim.take.require_known(rows, measured, model)
+        claim.take.require_known(rows, measured, model)
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
-    num_degraded = sum(point.outcome == "degraded" for point in mine)
     holds = claim.expect.holds(measured, model)
-    reasons = [] if holds else [f"expected {claim.expect.text}"]
-    reasons += [f"{num_degraded} of {len(mine)} points degraded"] if num_degraded else []
-    states: tuple[State, State] = ("degraded", "not judged") if num_degraded else ("holds", "fails")
-    return judged(states[0 if holds else 1], "; ".join(reasons), measured, model)
+    doubts = _doubts(mine)
+    reasons = [
+        *([] if holds else [f"expected {expected_text(claim)}"]),
+        *(["never reached"] if measured == math.inf else []),
+        *(["never reached by the model"] if model == math.inf else []),
+        *doubts,
+    ]
+    states: tuple[State, State] = ("degraded", "not judged") if doubts else ("holds", "fails")
+    return judged(states[0 if holds else 1], "; ".join(reasons), _finite(measured), _finite(model))
+
+
+def _finite(value: float | None) -> float | None:
+    """None for a place that is nowhere, which neither a table nor JSON can say as a number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _doubts(points: Sequence[Point]) -> list[str]:
+    """Why what the points say may be of the machine, or of no run that would be made here and now."""
+    num_degraded = sum(point.outcome == "degraded" for point in points)
+    num_unlike = sum(bool(point.unlike) for point in points)
+    differences = "; ".join(dict.fromkeys(each for point in points for each in point.unlike))
+    return [
+        *([f"{num_degraded} of {len(points)} points degraded"] if num_degraded else []),
+        *([f"{num_unlike} of {len(points)} points made otherwise: {differences}"] if num_unlike else []),
+    ]
 
 
 def values_at(claim: Claim, points: Sequence[Point]) -> list[PointValue]:

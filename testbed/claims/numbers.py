@@ -20,7 +20,9 @@ Beside these every number of the summary by its path: `allreduce.time_s`, `itera
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Final
 
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.links.htb import goodput_fraction
@@ -29,6 +31,40 @@ from testbed.record.summary import Summary
 from testbed.theory.what_if import FullAggregation, FullRing, what_if
 
 Numbers = Mapping[str, float | None]
+PLANNED: Final = ("W", "P", "S", "B", "a", "read_s", "R", "c", "what_if.scaling_factor", "what_if.link_share")
+OF_LINKS: Final = ("sent_bytes", "received_bytes", "link_share", "link_busy_share", "server_busy")
+_NOT_NAMED: Final = frozenset(("links", "workers"))
+"""Of the summary: lists of what OF_LINKS are made of."""
+
+
+def require_names(names: Iterable[str]) -> None:
+    """Raises ValueError for a number that no run has, with the one that may be meant."""
+    known = (*PLANNED, *OF_LINKS, *_summary_names())
+    for name in names:
+        if name not in known and f"{name.rpartition('.')[0]}.*" not in known:
+            close = get_close_matches(name, known, n=1)
+            meant = f"{close[0]} is meant" if close else f"allowed: {', '.join((*PLANNED, *OF_LINKS))}, summary.json's"
+            raise ValueError(f"{name}: no such number; {meant}")
+
+
+@cache
+def _summary_names() -> tuple[str, ...]:
+    """Paths of the summary's numbers; `overhead_s.*` where its keys are the run's."""
+    schema = Summary.model_json_schema(by_alias=True, mode="serialization")
+
+    def paths(each: Mapping[str, Any], path: str) -> Iterator[str]:
+        if "$ref" in each:
+            each = schema["$defs"][each["$ref"].rpartition("/")[2]]
+        for one in each.get("anyOf", ()):
+            yield from paths(one, path)
+        for key, inner in each.get("properties", {}).items():
+            yield from paths(inner, f"{path}.{key}" if path else key)
+        if isinstance(each.get("additionalProperties"), Mapping):
+            yield from paths(each["additionalProperties"], f"{path}.*")
+        if each.get("type") in ("number", "integer"):
+            yield path
+
+    return tuple(paths(schema, ""))
 
 
 def planned_numbers(plan: Plan) -> dict[str, float | None]:
@@ -97,7 +133,7 @@ def measured_numbers(plan: Plan, runs: Sequence[Summary]) -> dict[str, float | N
 
 
 def _of_run(run: Summary) -> dict[str, float | None]:
-    found = dict(_flat("", run.model_dump(mode="json", by_alias=True, exclude={"links", "workers"})))
+    found = dict(_flat("", run.model_dump(mode="json", by_alias=True, exclude=set(_NOT_NAMED))))
     iterations = max(1, run.num_iterations)
     sent = [link.bytes / iterations for link in run.links if _is_worker(link.from_)]
     received = [link.bytes / iterations for link in run.links if _is_worker(link.to)]

@@ -1,5 +1,6 @@
 """reproduce: what papers claim, run and judged."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,6 +15,7 @@ from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
 VALID: Final = ("valid",)
+_OUTPUT: Final = Path("results")
 
 
 @commands.command(epilog=EPILOG, short_help="Run what papers claim and judge it: paper, model, emulated side by side.")
@@ -30,7 +32,7 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer points and iterations, as each spec says under `quick`.")
     ] = False,
-    output: Output = Path("results"),
+    output: Output = _OUTPUT,
     calibration: Calibrate = Mode.CACHED,
     reuse: Reused = "same",
     dry_run: Annotated[
@@ -44,7 +46,7 @@ def reproduce(
     Every claim says what is computed of which runs, what is expected, and why that tolerance; it is only as good as the
     runs below it: one that is invalid, and the claim is not judged. Points with a valid result below --output are not
     run again, unless another version of the code or another machine made it (--reuse). A page, Markdown, LaTeX and JSON
-    go to OUTPUT/claims. Needs root.
+    go to OUTPUT/claims, those of --quick beside the others (NAME-quick). Needs root.
 
     Exit codes of their own: 1 if any claim within reach does not hold.
 
@@ -76,9 +78,17 @@ def reproduce(
     if not dry_run:
         require(reproductions)
     folder = output / "claims"
+    options = {
+        "--quick": quick,
+        f"--output={output}": output != _OUTPUT,
+        f"--calibrate={calibration}": calibration is not Mode.CACHED,
+        f"--reuse={reuse}": reuse != "same",
+        "--dry-run": dry_run,
+    }
+    again = shlex.join(["testbed", "reproduce", what, *(option for option, said in options.items() if said)])
 
     run_one = runner(errors, output=output, calibration_mode=calibration)
-    done: list[Reproduction] = []
+    done: list[tuple[Reproduction, Path]] = []
     for reproduction in reproductions:
         finished = reproduction
         for number, part in enumerate(reproduction.parts):
@@ -87,25 +97,37 @@ def reproduce(
                 continue
             for line in reuse_texts(part.comparison):
                 errors.print(f"{part.path}: {line}", highlight=False, markup=False)
-        done.append(finished)
         page = write_claims(
             finished.name,
             finished.paper,
             finished.judgements,
             left_out=finished.left_out,
+            quick=quick,
             folder=folder,
             sweeps=[part.comparison.directory for part in finished.parts],
-            command=f"testbed reproduce {what}{' --quick' if quick else ''}",
+            command=again,
         )
+        done.append((finished, page))
         if not as_json:
-            render_claims(finished.name, finished.paper, finished.judgements, standard_output(), finished.left_out)
+            render_claims(
+                finished.name,
+                finished.paper,
+                finished.judgements,
+                standard_output(),
+                finished.left_out,
+                quick=quick,
+            )
             standard_output().print(Text.assemble(("Page", "bold"), f"    {page}"), highlight=False, soft_wrap=True)
     if len(done) > 1:
-        titled = [
-            (each.paper.title if each.paper else each.name, each.judgements, f"{each.name}.html") for each in done
-        ]
-        write_index(titled, folder=folder)
+        titled = [(each.paper.title if each.paper else each.name, each.judgements, page.name) for each, page in done]
+        write_index(titled, quick=quick, folder=folder)
     if as_json:
-        emit({"papers": [claims_json(each.name, each.paper, each.judgements, each.left_out) for each in done]})
-    if not all(each.holds for each in done):
+        emit(
+            {
+                "papers": [
+                    claims_json(each.name, each.paper, each.judgements, each.left_out, quick=quick) for each, _ in done
+                ]
+            }
+        )
+    if not all(each.holds for each, _ in done):
         raise typer.Exit(1)

@@ -36,7 +36,7 @@ and `unverified` are never shown as the paper's own words."""
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 Share = Annotated[float, BeforeValidator(lambda value: parse_fraction(value) if isinstance(value, str) else value)]
@@ -66,8 +66,6 @@ class PaperSays(_Part):
 class Numbers(_Part):
     """What one number is taken from: `of` at each of the claim's points, in the order of the sweep."""
 
-    needs_model: ClassVar[bool] = False
-    """Whether the points' numbers by the claim's `model` decide which of them count."""
     in_units_of_over: ClassVar[bool] = False
     """Whether the number is a place on the other axis, and its unit not that of the points' values."""
 
@@ -75,16 +73,29 @@ class Numbers(_Part):
     def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
         """Of the values, one for each row. Raises ValueError where they are too few or alike."""
 
-    def require_known(self, rows: Sequence["Row"], measured: float, model: float) -> None:
+    def require_known(self, rows: Sequence["Row"], measured: float, model: float | None) -> None:
         """Raises ValueError where what was found is no more than a bound of a number, and cannot be compared."""
 
     def formulas(self) -> Sequence[str]:
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
         return ()
 
-    def counted(self, measured: Sequence[float], model: Sequence[float], *, relative: bool) -> Sequence[int]:  # noqa: ARG002 (others need them)
-        """Which points the number is taken of, by index; `model` is empty where the claim has none, `relative` whether
-        what is expected is a share of it."""
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """The settings of those that it compares; nothing where it looks at all points alike."""
+        return ()
+
+    def uses(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the number depends on a point with these settings."""
+        sides = self.sides()
+        return not sides or any(matches(settings, side) for side in sides)
+
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """Which of several it is, so that nothing bounds the others from its far side; None: it is of all of them."""
+        return None
+
+    def counted(self, measured: Sequence[float], model: Sequence[float], expect: "Expectation") -> Sequence[int]:  # noqa: ARG002 (others need them)
+        """Which points the number is taken of, by index; `model` is empty where the claim has none."""
         return range(len(measured))
 
 
@@ -141,13 +152,22 @@ class Ratio(Numbers):
     by: Literal["median", "least", "most"] = "median"
     """Which of those above the line: a median says nothing of each."""
 
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """By those above the line."""
+        return None if self.by == "median" else self.by
+
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """Those above the line and those below it."""
+        return (self.of, self.to)
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
         above = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, self.of)]
         below = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, self.to)]
-        for what, found in ((self.of, above), (self.to, below)):
+        for side, found in zip(self.sides(), (above, below), strict=True):
             if not found:
-                raise ValueError(f"no point has {dict(what)}")
+                raise ValueError(f"no point has {dict(side)}")
         return _EXTREMES[self.by](above) / statistics.median(below)
 
 
@@ -170,13 +190,22 @@ class Order(Numbers):
     by: str
     """The path of the setting."""
     falling: tuple[Any, ...] = Field(min_length=2)
-    """Its values, the one with the largest number first. Those that the sweep does not have are passed over."""
+    """Its values, the one with the largest number first. Those that `quick` leaves no point of are passed over."""
+
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """The least of all ratios of neighbours."""
+        return "least"
+
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """Each value's points, in the order of the list."""
+        return [{self.by: value} for value in self.falling]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """Without a unit."""
         medians = []
-        for wanted in self.falling:
-            found = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, {self.by: wanted})]
+        for side in self.sides():
+            found = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, side)]
             if found:
                 medians.append(statistics.median(found))
         if len(medians) < 2:
@@ -194,13 +223,24 @@ class _Place(Numbers):
         """What is looked for."""
         return (self.over,)
 
-    def require_known(self, rows: Sequence[Row], measured: float, model: float) -> None:
-        """What is reached at the first place already may have been reached long before it."""
-        first = min(row.numbers[self.over] for row in rows)
-        if (measured == first) != (model == first):
+    @abstractmethod
+    def places(self, rows: Sequence[Row]) -> Sequence[float]:
+        """Where it is looked for, in order."""
+
+    def require_known(self, rows: Sequence[Row], measured: float, model: float | None) -> None:
+        """What is reached at the first place already may have been reached long before it, and what neither reaches
+        may lie anywhere beyond the last."""
+        places = self.places(rows)
+        early = [who for who, place in (("it", measured), ("the model", model)) if place == places[0]]
+        if early:
             raise ValueError(
-                f"{self.over} is {first:g} at the first place, where {'it' if measured == first else 'the model'} has "
-                "reached it already: how long before is not known"
+                f"{self.over} is {places[0]:g} at the first place, where {' and '.join(early)} "
+                f"{'has' if len(early) == 1 else 'have'} reached it already: how long before is not known"
+            )
+        if measured == model == math.inf:
+            raise ValueError(
+                f"{self.over} is {places[-1]:g} at the last place, where neither it nor the model has reached it: how "
+                "far beyond is not known"
             )
 
 
@@ -209,6 +249,10 @@ class First(_Place):
 
     kind: Literal["first"]
     level: float
+
+    def places(self, rows: Sequence[Row]) -> Sequence[float]:
+        """Of all points."""
+        return sorted(row.numbers[self.over] for row in rows)
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where no point reaches the level."""
@@ -227,18 +271,36 @@ class Crossing(_Place):
     to: Mapping[str, Any]
     """The settings of the others, at the same places."""
 
+    def sides(self) -> Sequence[Mapping[str, Any]]:
+        """Those that are below at first, and the others."""
+        return (self.of, self.to)
+
+    def places(self, rows: Sequence[Row]) -> Sequence[float]:
+        """Those that both have."""
+        above, below = (
+            {row.numbers[self.over] for row in rows if matches(row.settings, side)} for side in self.sides()
+        )
+        return sorted(above & below)
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where they stay below everywhere."""
-        sides: list[dict[float, list[float]]] = [{}, {}]
-        for row, value in zip(rows, values, strict=True):
-            for side, settings in zip(sides, (self.of, self.to), strict=True):
-                if matches(row.settings, settings):
-                    side.setdefault(row.numbers[self.over], []).append(value)
-        places = sorted(sides[0].keys() & sides[1].keys())
+        places = self.places(rows)
         if len(places) < 2:
             raise ValueError(f"at least two places that both have are needed (got {len(places)})")
-        first, second = ({place: statistics.median(side[place]) for place in places} for side in sides)
+        first, second = (
+            {place: statistics.median(self._values_at(place, side, rows, values)) for place in places}
+            for side in self.sides()
+        )
         return _reached([(place, math.log(first[place] / second[place])) for place in places], 0.0)
+
+    def _values_at(
+        self, place: float, side: Mapping[str, Any], rows: Sequence[Row], values: Sequence[float]
+    ) -> list[float]:
+        return [
+            value
+            for row, value in zip(rows, values, strict=True)
+            if row.numbers[self.over] == place and matches(row.settings, side)
+        ]
 
 
 class RankCorrelation(Numbers):
@@ -263,33 +325,32 @@ class Extreme(Numbers):
 
     kind: Literal["least", "median", "mean", "most"]
 
+    @property
+    def extreme(self) -> Literal["least", "most"] | None:
+        """The kind, where it is one."""
+        return self.kind if self.kind in ("least", "most") else None
+
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
         """The extreme or mean of the points' values, in units of `of`."""
         return _EXTREMES[self.kind](values)
 
 
 class Farthest(Numbers):
-    """The point at which the measured number is farthest from the model's, in shares of that where the claim expects
-    `within`, else absolutely: all others are nearer."""
+    """Each point by itself, in all that is expected: the number is that of the point which is farthest from it."""
 
     kind: Literal["farthest"]
     over: str | None = None
     """Another axis, for the figure."""
-    needs_model: ClassVar[bool] = True
 
     def formulas(self) -> Sequence[str]:
         """For the figure alone."""
         return () if self.over is None else (self.over,)
 
-    def counted(self, measured: Sequence[float], model: Sequence[float], *, relative: bool) -> Sequence[int]:
-        """That point alone."""
-        differences = [abs(one - other) for one, other in zip(measured, model, strict=True)]
-        if relative:
-            differences = [
-                off / abs(other) if other else (math.inf if off else 0.0)
-                for off, other in zip(differences, model, strict=True)
-            ]
-        return [differences.index(max(differences))]
+    def counted(self, measured: Sequence[float], model: Sequence[float], expect: "Expectation") -> Sequence[int]:
+        """That point alone: where it is as expected, all are."""
+        modelled: Sequence[float | None] = model or [None] * len(measured)
+        margins = [expect.margin(one, other) for one, other in zip(measured, modelled, strict=True)]
+        return [margins.index(min(margins))]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
         """Of that point, which is given alone."""
@@ -330,31 +391,28 @@ class Expectation(_Part):
         """Whether there must be a model's number."""
         return self.within is not None or self.difference is not None
 
+    def margin(self, measured: float, model: float | None) -> float:
+        """By how much a number may still be worse; below 0: it is not as expected. In shares of the model's number
+        where `within` is said, else in its own unit. Raises ValueError where it needs a model's and there is none."""
+        if self.needs_model:
+            if model is None:
+                raise ValueError("`within` and `difference` need a `model`")
+            if not (math.isfinite(measured) and math.isfinite(model)):  # any number is within a share of infinity
+                return -math.inf
+        if math.isnan(measured):
+            return -math.inf
+        off = abs(measured - (model or 0.0))
+        margin = min(
+            math.inf if self.within is None else self.within * abs(model or 0.0) - off,
+            math.inf if self.difference is None else self.difference - off,
+            math.inf if self.at_least is None else measured - self.at_least,
+            math.inf if self.at_most is None else self.at_most - measured,
+        )
+        return margin if self.within is None or not model else margin / abs(model)
+
     def holds(self, measured: float, model: float | None) -> bool:
         """Raises ValueError where it needs a model's number and there is none."""
-        if math.isnan(measured):
-            return False
-        if self.needs_model and model is None:
-            raise ValueError("`within` and `difference` need a `model`")
-        # Where both find none they agree; any finite number is within a share of infinity, which says nothing.
-        agree = measured == model or (math.isfinite(measured) and math.isfinite(model or 0.0))
-        off = 0.0 if model is None or measured == model else abs(measured - model)
-        return (
-            (not self.needs_model or agree)
-            and (self.within is None or off <= self.within * abs(model or 0.0))
-            and (self.difference is None or off <= self.difference)
-            and (self.at_least is None or measured >= self.at_least)
-            and (self.at_most is None or measured <= self.at_most)
-        )
-
-    @property
-    def text(self) -> str:
-        """`within 10 % of the model, at least 0.99`."""
-        parts = [f"within {100 * self.within:g} % of the model"] if self.within is not None else []
-        parts += [f"within {self.difference:g} of the model"] if self.difference is not None else []
-        parts += [f"at least {self.at_least:g}"] if self.at_least is not None else []
-        parts += [f"at most {self.at_most:g}"] if self.at_most is not None else []
-        return ", ".join(parts)
+        return self.margin(measured, model) >= 0
 
 
 class Claim(_Part):
@@ -377,14 +435,34 @@ class Claim(_Part):
     unit: str = ""
     """Of the number: s, s/worker; nothing for a ratio."""
 
+    def missing(self, points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """What none of the points, by their settings, has: all that it looks at, or sides of what it compares."""
+        there = [settings for settings in points if matches(settings, self.where)]
+        wanted = self.take.sides() if there else [self.where]
+        return [side for side in wanted if not any(matches(settings, side) for settings in there)]
+
+    def can_be_taken(self, points: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether there are points of it, and of two of those that it compares at least."""
+        sides, missing = self.take.sides(), self.missing(points)
+        return missing != [self.where] and (not sides or len(sides) - len(missing) >= 2)
+
     @model_validator(mode="after")
     def _has_what_it_compares_with(self) -> Self:
         if self.expect.needs_model and self.model is None:
             raise ValueError("expect: `within` and `difference` compare with a `model`; write its formula")
-        if self.take.needs_model and self.model is None:
-            raise ValueError(f"take: `{self.take.kind}` is from a `model`; write its formula")
-        if self.take.needs_model and self.expect.within is not None and self.expect.difference is not None:
-            raise ValueError(f"expect: `within` and `difference` have a point each that is `{self.take.kind}`; say one")
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_no_side_unchecked(self) -> Self:
+        extreme = self.take.extreme
+        if extreme is not None:
+            far = "at_most" if extreme == "least" else "at_least"
+            for name in (far, "within", "difference"):
+                if getattr(self.expect, name) is not None:
+                    raise ValueError(
+                        f"expect: `{name}` of the {extreme} says nothing of the others; take `farthest`, which looks "
+                        "at each point, or make a claim of each"
+                    )
         return self
 
 

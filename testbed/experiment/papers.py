@@ -63,8 +63,8 @@ class Paper(BaseModel):
 
     @property
     def name(self) -> str:
-        """The name of the paper's folder."""
-        return self.folder.name
+        """The name of the paper's folder, of `.`, too."""
+        return self.folder.resolve().name
 
     @property
     def specs(self) -> Sequence[Path]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.errors import SpecError
-from testbed.experiment.claims import Claim, matches, parse_claims
+from testbed.experiment.claims import Claim, parse_claims
 from testbed.experiment.experiment import (
     SWEEP_KEYS,
     Experiment,
@@ -82,7 +82,7 @@ class Sweep:
     claims: tuple[Claim, ...] = ()
     """What the spec says will be found."""
     left_out: tuple[Claim, ...] = ()
-    """What it says beside, of points that `quick` has left none of."""
+    """What it says beside, of which `quick` has left no points, or none to compare."""
 
     @property
     def is_single_run(self) -> bool:
@@ -115,8 +115,9 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False
     """Read a YAML spec, with or without `sweep`, and apply overrides: `path=value`, `sweep.path=[value, ...]`, or
     `where.path=value`.
 
-    With `quick` those that the spec lists under `quick` come first, and claims of which they leave no point are
-    `left_out`. Raises SpecError that names the path and the value of every point that is no experiment.
+    With `quick` those that the spec lists under `quick` come first, and claims of which they leave no point, or no two
+    sides to compare, are `left_out`. Raises SpecError that names the path and the value of every point that is no
+    experiment.
     """
     given = [(text, parse_override(text)) for text in overrides]
 
@@ -128,13 +129,10 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False
     if not quick:
         return found
     whole = loaded(quick=False)
-    left_out = tuple(claim for claim in found.claims if not _has_points(claim, found) and _has_points(claim, whole))
+    here, everywhere = ([point.settings for point in sweep.points] for sweep in (found, whole))
+    left_out = tuple(claim for claim in found.claims if not claim.can_be_taken(here) and claim.can_be_taken(everywhere))
     kept = tuple(claim for claim in found.claims if claim not in left_out)
     return replace(found, claims=kept, left_out=left_out)
-
-
-def _has_points(claim: Claim, sweep: Sweep) -> bool:
-    return any(matches(point.settings, claim.where) for point in sweep.points)
 
 
 def sweep_of(

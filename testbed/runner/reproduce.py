@@ -8,9 +8,9 @@ from rich.console import Console
 
 from testbed.claims import judge as claims
 from testbed.claims.formulas import names_in
-from testbed.claims.numbers import measured_numbers
+from testbed.claims.numbers import measured_numbers, require_names
 from testbed.errors import SpecError
-from testbed.experiment.claims import Claim, matches
+from testbed.experiment.claims import Claim
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.papers import FILE, Paper, load_paper, shipped_papers
 from testbed.experiment.sweep import Sweep, load_sweep
@@ -43,6 +43,7 @@ class Part:
                 text=point.text,
                 outcome=compared.outcome,
                 numbers=measured_numbers(plan, compared.usable),
+                unlike=tuple(dict.fromkeys(each for unlike in compared.unlike.values() for each in unlike)),
             )
             for point, compared, plan in zip(self.sweep.points, self.comparison.points, self.plans, strict=True)
         ]
@@ -69,7 +70,7 @@ class Reproduction:
 
     @property
     def left_out(self) -> list[Claim]:
-        """Claims of which `--quick` runs no point."""
+        """Claims of which `--quick` runs no point, or none to compare."""
         return [claim for part in self.parts for claim in part.sweep.left_out]
 
     def with_part_run(self, number: int, run: Callable[[Experiment], Summary], console: Console) -> "Reproduction":
@@ -111,9 +112,10 @@ def prepare(
 
     def part(path: Path) -> Part:
         sweep = load_sweep(path, quick=quick)
-        if not sweep.claims:
+        whole = load_sweep(path) if quick else sweep
+        if not whole.claims:
             raise SpecError(f"{path}: it claims nothing; write `claims`, or use `testbed sweep`")
-        _require_meaning(path, sweep.claims, sweep)
+        _require_meaning(path, whole)
         plans = plan_points(sweep, plan)
         comparison = found(sweep, plans, output=output, reuse=reuse, outcomes=outcomes)
         return Part(path=path, sweep=sweep, plans=plans, comparison=comparison)
@@ -134,14 +136,17 @@ def require(reproductions: Sequence[Reproduction]) -> None:
             require_points(part.sweep, part.plans)
 
 
-def _require_meaning(path: Path, wanted: Sequence[Claim], sweep: Sweep) -> None:
-    """A claim without points, or with a formula that is none, is wrong before anything runs."""
-    for claim in wanted:
+def _require_meaning(path: Path, sweep: Sweep) -> None:
+    """A claim without points, or with a formula that is none or names what no run has, is wrong before anything
+    runs."""
+    points = [point.settings for point in sweep.points]
+    for claim in sweep.claims:
         try:
             for formula in (claim.of, claim.model, *claim.take.formulas()):
                 if formula is not None:
-                    names_in(formula)
+                    require_names(names_in(formula))
         except ValueError as error:
             raise SpecError(f"{path}: claims: {claim.name}: {error}") from None
-        if not any(matches(point.settings, claim.where) for point in sweep.points):
-            raise SpecError(f"{path}: claims: {claim.name}: where: no point has {dict(claim.where)}")
+        if missing := claim.missing(points):
+            field = "where" if missing == [claim.where] else "take"
+            raise SpecError(f"{path}: claims: {claim.name}: {field}: no point has {dict(missing[0])}")

@@ -149,7 +149,9 @@ def written(folder: Path) -> dict[str, Path]:
         "long run": write_report(long),
         "quantities": write_sweep(comparison(rates, summary, folder / "rates-sweep")),
         "names": write_sweep(comparison(names, summary, folder / "names-sweep")),
-        "claims": write_claims("paper", None, judgements(), folder=folder / "claims", sweeps=[], command="again"),
+        "claims": write_claims(
+            "paper", None, judgements(), quick=False, folder=folder / "claims", sweeps=[], command="again"
+        ),
         "advice": folder / "advice.html",
     }
 

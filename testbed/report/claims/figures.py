@@ -1,4 +1,4 @@
-"""A figure for each claim: the model dashed, what was emulated as filled marks, what the paper says as hollow ones."""
+"""A figure for each claim: the model dashed or as strokes, what was emulated as filled marks, the paper's hollow."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -39,11 +39,7 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     modelled = [_scaled(point.model, scale) for _, point in placed]
     series: list[Series] = []
     if claim.model is not None:
-        series.append(
-            Line(name="model", color=GREY, x=places, y=modelled, dash="dash", readout=False)
-            if numeric and len(set(places)) == len(places)  # else points of several curves, whose order says nothing
-            else Marks(name="model", color=GREY, x=places, y=modelled, shape="stroke", size=26, hollow=True)
-        )
+        series.append(_model("model", GREY, places, modelled, one_curve=numeric, readout=False))
     texts = [
         "\n".join([point.text, f"emulated {value:.4g}{f' {unit}' if unit else ''}", *_model_text(model, unit)])
         for (_, point), value, model in zip(placed, measured, modelled, strict=True)
@@ -64,18 +60,35 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     )
 
 
+def _model(
+    name: str,
+    color: str,
+    places: Sequence[float],
+    values: Sequence[Number],
+    *,
+    one_curve: bool = True,
+    readout: bool = True,
+) -> Line | Marks:
+    """A dashed line; strokes where there are no places in an order, or several points at one: these are of several
+    curves, which a line would join."""
+    if one_curve and len(set(places)) == len(places):
+        return Line(name=name, color=color, x=places, y=values, dash="dash", readout=readout)
+    return Marks(name=name, color=color, x=places, y=values, shape="stroke", size=26, hollow=True)
+
+
 def _model_text(value: Number, unit: str) -> list[str]:
     return [] if value is None else [f"model {value:.4g}{f' {unit}' if unit else ''}"]
 
 
 def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
     """Claims that look at the same over the same axis, in one picture: each in its colour, what was emulated as filled
-    marks, the model as a dashed line, what was read off the paper's figure as hollow marks. Of the largest such group,
-    first of those with points of the paper's; None where no two do."""
+    marks, the model as a dashed line (or strokes), what was read off the paper's figure as hollow marks. Of the largest
+    such group, first of those with points of the paper's; None where no two do."""
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for judgement in judgements:
         over = next(iter(judgement.claim.take.formulas()), None)
-        if over is not None and judgement.claim.model is not None and judgement.measured is not None:
+        measured = any(point.measured is not None for point in judgement.points)
+        if over is not None and judgement.claim.model is not None and measured:
             groups.setdefault((judgement.claim.of, over), []).append(judgement)
     joint = [item for item in groups.items() if len(item[1]) > 1]
     if not joint:
@@ -97,8 +110,11 @@ def _series(judgement: Judgement, color: str) -> Iterator[Line | Marks]:
     places = [point.over or 0.0 for point in known]
     model = [_scaled(point.model, 1.0) for point in known]
     emulated = [_scaled(point.measured, 1.0) for point in known]
-    yield Line(name=f"{name}, model", color=color, x=places, y=model, dash="dash")
-    texts = _texts(f"{name}, emulated", emulated)
+    yield _model(f"{name}, model", color, places, model)
+    texts = [
+        "" if value is None else f"{name}, emulated\n{point.text}\n{value:.4g}"
+        for point, value in zip(known, emulated, strict=True)
+    ]
     yield Marks(name=f"{name}, emulated", color=color, x=places, y=emulated, hover=texts)
     if judgement.claim.paper is not None:
         yield from _read_off(judgement.claim.paper, f"{name}, paper", color, 1.0)
@@ -122,12 +138,8 @@ def _read_off(paper: PaperSays, name: str, color: str, scale: float) -> Iterator
         shape="diamond",
         hollow=True,
         size=10,
-        hover=_texts(named, read),
+        hover=["" if value is None else f"{named}\n{value:.4g}" for value in read],
     )
-
-
-def _texts(name: str, values: Sequence[Number]) -> list[str]:
-    return ["" if value is None else f"{name}\n{value:.4g}" for value in values]
 
 
 def _scaled(value: Number, scale: float) -> Number:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from testbed.claims.judge import Judgement
+from testbed.claims.wording import expected_text, value_text
 from testbed.experiment.claims import Claim, PaperSays
 from testbed.experiment.papers import Paper
 from testbed.record import number_text
@@ -15,6 +16,7 @@ from testbed.report.markdown import plain
 HEADERS: Final = ("", "claim", "paper", "model", "emulated", "")
 SCHEMA_VERSION: Final = 1
 NOT_QUICK: Final = "not with --quick"
+QUICK_TEXT: Final = "With --quick: fewer iterations, and fewer or smaller points, than the claims are of."
 NOT_RUN: Final = ("elsewhere", "out of reach", NOT_QUICK)
 """States of claims that this command did not try."""
 
@@ -60,25 +62,20 @@ def paper_text(says: PaperSays | None) -> str:
     return number_text.DASH if says is None else f"{says.says} [{says.evidence}]"
 
 
-def value_text(value: float | None, unit: str) -> str:
-    """`412 ms/worker`, `9.14`; a dash for None."""
-    if value is None:
-        return number_text.DASH
-    if unit == "s" or unit.startswith("s/"):
-        return number_text.time_text(value) + unit[1:]
-    if unit == "%":
-        return number_text.percent_text(value)
-    return f"{number_text.digits(value)} {unit}".rstrip()
-
-
 def claims_json(
-    name: str, paper: Paper | None, judgements: Sequence[Judgement], left_out: Sequence[Claim] = ()
+    name: str,
+    paper: Paper | None,
+    judgements: Sequence[Judgement],
+    left_out: Sequence[Claim] = (),
+    *,
+    quick: bool = False,
 ) -> dict[str, Any]:
     """What `testbed reproduce --json` prints of one paper: every row of the table."""
     not_run = list(claim_rows((), paper, left_out))
     return {
         "schema_version": SCHEMA_VERSION,
         "name": name,
+        "quick": quick,
         "paper": paper.model_dump(mode="json", include={"title", "authors", "venue", "url", "basis"})
         if paper
         else None,
@@ -99,7 +96,7 @@ def _claim_json(judgement: Judgement) -> Mapping[str, Any]:
         "model": judgement.model,
         "emulated": judgement.measured,
         "unit": claim.unit,
-        "expected": claim.expect.text,
+        "expected": expected_text(claim),
         "why": claim.why,
         "state": judgement.state,
         "holds": judgement.holds,
@@ -109,12 +106,19 @@ def _claim_json(judgement: Judgement) -> Mapping[str, Any]:
 
 
 def claims_markdown(
-    name: str, paper: Paper | None, judgements: Sequence[Judgement], left_out: Sequence[Claim] = ()
+    name: str,
+    paper: Paper | None,
+    judgements: Sequence[Judgement],
+    left_out: Sequence[Claim] = (),
+    *,
+    quick: bool = False,
 ) -> str:
     """The table as Markdown, for a paper's appendix or an issue."""
     lines = [f"## {paper.title if paper else name}", ""]
     if paper is not None:
         lines += [f"{paper.authors}, {paper.venue}. <{paper.url}>", "", f"Known of it: {paper.basis}.", ""]
+    if quick:
+        lines += [QUICK_TEXT, ""]
     lines += ["| | claim | paper | model | emulated | |", "|---|---|---|---:|---:|---|"]
     rows = list(claim_rows(judgements, paper, left_out))
     for row in rows:
@@ -130,9 +134,12 @@ _LATEX: Final = str.maketrans(
 )  # fmt: skip
 
 
-def claims_latex(judgements: Sequence[Judgement], paper: Paper | None, left_out: Sequence[Claim] = ()) -> str:
+def claims_latex(
+    judgements: Sequence[Judgement], paper: Paper | None, left_out: Sequence[Claim] = (), *, quick: bool = False
+) -> str:
     """A tabular of all rows; it needs no package."""
-    lines = [r"\begin{tabular}{llrrl}", r"\hline", r"claim & paper & model & emulated & \\", r"\hline"]
+    said = [rf"\multicolumn{{5}}{{l}}{{{QUICK_TEXT.replace('--', '-{}-')}}} \\"] if quick else []
+    lines = [r"\begin{tabular}{llrrl}", *said, r"\hline", r"claim & paper & model & emulated & \\", r"\hline"]
     for row in claim_rows(judgements, paper, left_out):
         cells = (row.name, row.paper, row.model, row.emulated, row.state)
         lines.append(" & ".join(cell.translate(_LATEX) for cell in cells) + r" \\")

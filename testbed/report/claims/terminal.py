@@ -10,13 +10,19 @@ from rich.text import Text
 from testbed.claims.judge import Judgement
 from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Paper
-from testbed.report.claims.table import HEADERS, NOT_RUN, claim_rows
+from testbed.report.claims.table import HEADERS, NOT_RUN, QUICK_TEXT, claim_rows
 
 _STYLES: Final = {"holds": "green", "degraded": "yellow", "fails": "bold red", "not judged": "yellow"}
 
 
 def render_claims(
-    name: str, paper: Paper | None, judgements: Sequence[Judgement], console: Console, left_out: Sequence[Claim] = ()
+    name: str,
+    paper: Paper | None,
+    judgements: Sequence[Judgement],
+    console: Console,
+    left_out: Sequence[Claim] = (),
+    *,
+    quick: bool = False,
 ) -> None:
     """A heading and a row for each claim, then why those that do not hold do not."""
     console.print()
@@ -24,6 +30,8 @@ def render_claims(
     if paper is not None:
         console.print(Text(f"{paper.authors}, {paper.venue}. {paper.url}", style="dim"))
         console.print(Text(f"Known of it: {paper.basis}.", style="dim"))
+    if quick:
+        console.print(Text(QUICK_TEXT, style="dim"))
     console.print()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for header in HEADERS:

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import pytest
+
 from testbed.claims.judge import Judgement, Point, judge
 from testbed.experiment.claims import Claim
 
@@ -12,13 +14,19 @@ CLAIM = {
 }  # fmt: skip
 
 
-def judged(times_s: dict[int, float | None], outcomes: dict[int, str] | None = None, **keys: Any) -> Judgement:
+def judged(
+    times_s: dict[int, float | None],
+    outcomes: dict[int, str] | None = None,
+    unlike: dict[int, tuple[str, ...]] | None = None,
+    **keys: Any,
+) -> Judgement:
     points = [
         Point(
             settings={"collective": "ps", "workers": workers},
             text=f"workers={workers}",
             outcome=(outcomes or {}).get(workers, "valid"),
             numbers={"W": float(workers), "time_s": time_s},
+            unlike=(unlike or {}).get(workers, ()),
         )
         for workers, time_s in times_s.items()
     ]
@@ -62,6 +70,36 @@ def test_degraded_runs_carry_on_into_the_claim() -> None:
     assert "1 of 3 points degraded" in found.reason
 
 
+def test_runs_that_were_made_otherwise_are_named_and_prove_nothing() -> None:
+    unlike = {2: ("another machine (x)",), 4: ("another machine (x)", "another program")}
+    found = judged({2: 4.0, 4: 8.0, 8: 16.0}, unlike=unlike)
+    assert (found.state, found.holds) == ("degraded", True)
+    assert found.reason == "2 of 3 points made otherwise: another machine (x); another program"
+    refuted = judged({2: 4.0, 4: 9.0, 8: 20.0}, {8: "degraded"}, unlike)
+    assert refuted.state == "not judged"
+    assert "; 1 of 3 points degraded; 2 of 3 points made otherwise: " in refuted.reason
+
+
+@pytest.mark.parametrize("outcome", ["degraded", "invalid", "not run"])
+@pytest.mark.parametrize(
+    "take",
+    [
+        {"kind": "ratio", "of": {"workers": 8}, "to": {"workers": 2}},
+        {"kind": "order", "by": "workers", "falling": [8, 2]},
+    ],
+)
+def test_a_point_that_is_not_compared_has_no_say(take: dict[str, Any], outcome: str) -> None:
+    keys: dict[str, Any] = {"take": take, "expect": {"at_least": 1}}
+    refuted = judged({2: 4.0, 4: None, 8: 2.0}, {4: outcome}, **keys)
+    assert (refuted.state, refuted.reason) == ("fails", "expected at least 1")
+    assert [point.text for point in refuted.points] == ["workers=2", "workers=8"]
+    assert judged({2: 4.0, 4: None, 8: 8.0}, {4: outcome}, **keys).state == "holds"
+    assert (
+        judged({2: 4.0, 4: 3.0, 8: 2.0}, {8: "degraded"}, **keys).reason
+        == "expected at least 1; 1 of 2 points degraded"
+    )
+
+
 def test_a_number_that_a_run_does_not_have_is_named() -> None:
     found = judged({2: 4.0, 4: None, 8: 16.0})
     assert (found.state, found.reason) == ("not judged", "time_s: the run does not have it")
@@ -80,6 +118,18 @@ def test_the_point_farthest_from_the_model_decides_and_is_the_one_that_is_shown(
     assert judged({2: 4.1, 4: None}, take=take, expect={"difference": 1}).state == "not judged"
 
 
+def test_each_point_is_held_to_all_that_is_expected() -> None:
+    keys: dict[str, Any] = {"take": {"kind": "farthest"}, "of": "time_s / W"}
+    bounds = {**keys, "model": None, "expect": {"at_least": 0.9, "at_most": 1.2}}
+    near = judged({2: 2.3, 4: 4.0}, **bounds)
+    assert (near.state, near.measured) == ("holds", 2.3 / 2), "it is 0.05 below what is allowed, the other 0.1 above"
+    assert (judged({2: 2.2, 4: 0.4}, **bounds).state, judged({2: 2.2, 4: 40}, **bounds).state) == ("fails", "fails")
+    both = {**keys, "model": "W", "of": "time_s", "expect": {"within": "10%", "at_most": 4.2}}
+    assert judged({2: 1.9, 4: 4.1}, **both).state == "holds"
+    over = judged({2: 2.2, 4: 4.3}, **both)
+    assert (over.state, over.measured, over.model) == ("fails", 4.3, 4.0), "2.2 is farther from its model, and allowed"
+
+
 def test_what_is_no_number_is_not_judged() -> None:
     take, expect = {"kind": "most"}, {"at_most": 9}
     for first_s, second_s in ((4.1, math.nan), (math.nan, 4.1), (4.1, math.inf)):
@@ -95,5 +145,54 @@ def test_a_place_that_was_reached_before_the_first_point_is_not_known() -> None:
     early = judged({2: 5.0, 4: 5.0, 8: 5.0}, **keys)
     assert (early.state, early.measured) == ("not judged", None), "2 is near 4.4, and it may have been 0.1"
     assert "has reached it already" in early.reason
-    least: dict[str, Any] = {**keys, "model": "W"}
-    assert judged({2: 5.0, 4: 5.0, 8: 5.0}, **least).state == "holds", "where both have, they agree"
+    by_model: dict[str, Any] = {**keys, "model": "W"}
+    assert judged({2: 0.6, 4: 1.0, 8: 2.0}, **by_model).state == "not judged"
+    both = judged({2: 5.0, 4: 5.0, 8: 5.0}, **by_model)
+    assert both.state == "not judged", "twice as many or half: neither is known"
+    assert "it and the model have reached it already" in both.reason
+    bound = judged({2: 5.0, 4: 5.0, 8: 5.0}, take=take, model=None, expect={"at_least": 2})
+    assert bound.state == "not judged", "at most 2, and 2 is not at least that"
+
+
+def test_a_place_that_neither_reaches_is_not_known_and_one_that_only_one_reaches_refutes() -> None:
+    keys: dict[str, Any] = {"take": {"kind": "first", "over": "W", "level": 9}, "expect": {"difference": 3}}
+    found = judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="W")
+    assert (found.state, found.measured) == ("not judged", None)
+    assert "8 at the last place" in found.reason
+    late = judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="2 * W")
+    assert (late.state, late.measured, late.model) == ("fails", None, 4.5)
+    assert late.reason == "expected within 3 of the model; never reached"
+    early = judged({2: 4.0, 4: 8.0, 8: 16.0}, **keys, model="W")
+    assert (early.state, early.measured, early.model) == ("fails", 4.5, None)
+    assert early.reason == "expected within 3 of the model; never reached by the model"
+
+
+def crossing_of(times_s: dict[str, dict[float, float]], bad: str = "", **keys: Any) -> Judgement:
+    """Of collectives' times by size: where the tree becomes worse than the ring."""
+    take = {"kind": "crossing", "over": "size", "of": {"collective": "tree"}, "to": {"collective": "ring"}}
+    points = [
+        Point(
+            settings={"collective": collective},
+            text=collective,
+            outcome="invalid" if collective == bad else "valid",
+            numbers={"size": size, "time_s": time_s, "by_model": size / 4 if collective == "tree" else 1.0},
+        )
+        for collective, found in times_s.items()
+        for size, time_s in found.items()
+    ]
+    return judge(Claim.model_validate({**CLAIM, "model": None, "where": {}, "take": take, **keys}), points)
+
+
+def test_a_crossing_is_of_the_two_that_it_compares() -> None:
+    times_s = {"tree": {1.0: 1.0, 2.0: 9.0}, "ring": {1.0: 4.0, 2.0: 4.0}, "other": {1.0: 2.0, 2.0: 2.0}}
+    found = crossing_of(times_s, "other", expect={"at_most": 2})
+    assert (found.state, len(found.points)) == ("holds", 4)
+
+
+def test_a_crossing_before_the_first_place_that_both_have_is_not_known() -> None:
+    keys: dict[str, Any] = {"model": "by_model", "expect": {"difference": 3}}
+    ring = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 4.0}
+    found = crossing_of({"tree": {2.0: 5.0, 4.0: 6.0, 8.0: 9.0}, "ring": ring}, **keys)
+    assert found.state == "not judged"
+    assert "size is 2 at the first place" in found.reason
+    assert crossing_of({"tree": {2.0: 3.0, 4.0: 6.0, 8.0: 9.0}, "ring": ring}, **keys).state == "holds"

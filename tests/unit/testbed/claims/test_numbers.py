@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.claims.numbers import measured_numbers, planned_numbers
+from testbed.claims.numbers import OF_LINKS, PLANNED, measured_numbers, planned_numbers, require_names
 from testbed.experiment.experiment import validate
 from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan, make_plan
@@ -121,3 +121,27 @@ def test_of_several_runs_the_median_counts_and_nothing_stands_for_what_is_not_kn
     assert "scaling_factor" not in measured_numbers(plan(), [])
     withheld = [*runs, summary.model_copy(update={"scaling_factor": None})]
     assert measured_numbers(plan(), withheld)["scaling_factor"] is None, "those that have one are a choice"
+
+
+def test_every_number_of_a_run_has_a_known_name(record: Callable[..., Record]) -> None:
+    summary = record().summary.model_copy(update={"overhead_s": {"start": 1.0}})
+    numbers = measured_numbers(plan(), [summary])
+    assert {*PLANNED, *OF_LINKS} <= set(numbers)
+    assert set(planned_numbers(plan())) == set(PLANNED)
+    require_names(name for name, value in numbers.items() if value is not None)
+    require_names(["prediction.iteration_error", "stages.wall_s", "overhead_s.another"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("allreduce.tim_s", "allreduce.tim_s: no such number; allreduce.time_s is meant"),
+        ("serverbusy", "server_busy is meant"),
+        ("outcome", "no such number"),
+        ("links.bytes", "no such number"),
+        ("X", "X: no such number; allowed: W, P, .*, summary.json's"),
+    ],
+)
+def test_a_name_that_no_run_has_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        require_names([name])

@@ -20,7 +20,8 @@ def claim(**keys: Any) -> dict[str, Any]:
 def taken(
     take: Mapping[str, Any], values: Sequence[float], over: Sequence[float] = (), **settings: Sequence[Any]
 ) -> float:
-    made = Claim.model_validate(claim(take=take))
+    bound = "at_most" if take["kind"] == "most" else "at_least"
+    made = Claim.model_validate(claim(take=take, expect={bound: 1}))
     rows = [
         Row(
             settings={path: listed[index] for path, listed in settings.items()},
@@ -39,11 +40,25 @@ def test_a_slope_and_how_straight_the_line_is() -> None:
         taken({"kind": "linearity", "over": "W"}, [3, 5], [1, 2])
 
 
-def test_farthest_is_from_a_model() -> None:
-    with pytest.raises(SpecError, match="`farthest` is from a `model`"):
-        parse_claims([claim(take={"kind": "farthest"}, expect={"at_least": 1})])
-    with pytest.raises(SpecError, match="have a point each that is `farthest`; say one"):
-        parse_claims([claim(take={"kind": "farthest"}, model="1", expect={"within": "5%", "difference": 1})])
+@pytest.mark.parametrize(
+    ("take", "expect", "named"),
+    [
+        ({"kind": "most"}, {"at_least": 1, "at_most": 2}, "`at_least` of the most"),
+        ({"kind": "most"}, {"within": "5%"}, "`within` of the most"),
+        ({"kind": "least"}, {"at_most": 2}, "`at_most` of the least"),
+        ({"kind": "least"}, {"difference": 1}, "`difference` of the least"),
+        ({"kind": "ratio", "by": "most", "of": {"x": 1}, "to": {"x": 2}}, {"at_least": 1}, "`at_least` of the most"),
+        ({"kind": "order", "by": "x", "falling": [1, 2]}, {"at_least": 1, "at_most": 2}, "`at_most` of the least"),
+    ],
+)
+def test_what_leaves_one_side_of_the_other_points_unchecked_is_refused(
+    take: dict[str, Any], expect: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(SpecError, match=f"{named} says nothing of the others; take `farthest`"):
+        parse_claims([claim(take=take, expect=expect, model="1")])
+    bound = "at_most" if "most" in (take["kind"], take.get("by")) else "at_least"
+    (kept,) = parse_claims([claim(take=take, expect={bound: 1}, model="1")])
+    assert kept.take.extreme in ("least", "most")
 
 
 def test_a_ratio_is_of_medians() -> None:
@@ -108,8 +123,8 @@ def test_ranks_that_go_together() -> None:
         ({"at_most": 2}, None, [2.0, -1.0], [2.01, math.nan]),
         ({"at_least": 1, "at_most": 2}, None, [1.0, 2.0], [0.9, 2.1]),
         ({"within": "10%", "at_most": 10}, 10.0, [9.5], [10.5]),
-        ({"within": "10%"}, math.inf, [math.inf], [3.0, -math.inf]),
-        ({"difference": 5}, math.inf, [math.inf], [3.0]),
+        ({"within": "10%"}, math.inf, [], [3.0, -math.inf, math.inf]),
+        ({"difference": 5}, math.inf, [], [3.0, math.inf]),
         ({"within": "10%"}, 3.0, [3.0], [math.inf]),
     ],
 )
@@ -119,7 +134,6 @@ def test_both_sides_of_every_expectation(
     expectation = Expectation.model_validate(expect)
     assert all(expectation.holds(value, model) for value in right)
     assert not any(expectation.holds(value, model) for value in wrong)
-    assert expectation.text
 
 
 @pytest.mark.parametrize(
@@ -133,6 +147,8 @@ def test_both_sides_of_every_expectation(
         ({"paper": {"says": "x", "evidence": "hearsay"}}, "claims.0.paper.evidence"),
         ({"why": ""}, "claims.0.why"),
         ({"wher": {}}, "claims.0.wher"),
+        ({"expect": {"at_least": math.inf}}, "claims.0.expect.at_least: Input should be a finite number"),
+        ({"paper": {"says": "x", "evidence": "code", "value": math.nan}}, "claims.0.paper.value"),
     ],
 )
 def test_what_cannot_be_right_names_its_field(keys: dict[str, Any], message: str) -> None:

@@ -13,6 +13,7 @@ from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.record.summary import Outcome, Quantiles, Summary
 from testbed.runner.reproduce import Reproduction, papers_called, prepare
+from tests.cheap_runs import CheapRuns
 
 CLAIM: dict[str, Any] = {
     "name": "it is bandwidth that counts",
@@ -24,21 +25,30 @@ CLAIM: dict[str, Any] = {
 }
 
 
+RATES = ["100mbit", "200mbit"]
+ORDER: dict[str, Any] = {
+    "name": "slower links take longer",
+    "take": {"kind": "order", "by": "link.rate", "falling": RATES},
+    "expect": {"at_least": 1},
+}
+
+
 def spec(folder: Path, *claims: dict[str, Any], **keys: Any) -> Path:
     path = folder / "spec.yaml"
-    data = {"name": "x", "workers": 2, "sweep": {"link.rate": ["100mbit", "200mbit"]}, "claims": list(claims), **keys}
+    data = {"name": "x", "workers": 2, "sweep": {"link.rate": RATES}, "claims": list(claims), **keys}
     path.write_text(yaml.safe_dump(data))
     return path
 
 
 @pytest.fixture
-def run(summary: Summary) -> Callable[..., Callable[[Experiment], Summary]]:
+def run(tmp_path: Path) -> Callable[..., Callable[[Experiment], Summary]]:
     def runs(*, exponent: float = 1.0, outcome: Outcome = "valid") -> Callable[[Experiment], Summary]:
+        made_here = CheapRuns(tmp_path / "records", lambda *_: outcome)
+
         def one(experiment: Experiment) -> Summary:
             time_s = (1e8 / experiment.link.rate_bps) ** exponent
             times = Quantiles(mean=time_s, median=time_s, p10=time_s, p90=time_s)
-            reasons = [] if outcome == "valid" else ["because"]
-            return summary.model_copy(update={"iteration_time_s": times, "outcome": outcome, "reasons": reasons})
+            return made_here(experiment).model_copy(update={"iteration_time_s": times})
 
         return one
 
@@ -87,15 +97,27 @@ def test_quick_changes_what_the_spec_lists(tmp_path: Path) -> None:
 
 
 def test_quick_leaves_out_claims_without_a_point_of_its_own(tmp_path: Path) -> None:
-    only = {**CLAIM, "name": "of one rate", "where": {"link.rate": "200mbit"}, "take": {"kind": "median"}}
-    path = spec(tmp_path, CLAIM, only, quick={"sweep.link.rate": ["100mbit"]})
+    every = {**CLAIM, "name": "of all", "take": {"kind": "median"}}
+    only = {**every, "name": "of one rate", "where": {"link.rate": "200mbit"}}
+    path = spec(tmp_path, every, only, quick={"sweep.link.rate": ["100mbit"]})
     (full,) = prepare(str(path), quick=False, output=tmp_path, outcomes=())
     (quick,) = prepare(str(path), quick=True, output=tmp_path, outcomes=())
-    assert [each.claim.name for each in full.judgements] == [CLAIM["name"], "of one rate"]
-    assert [each.claim.name for each in quick.judgements] == [CLAIM["name"]]
+    assert [each.claim.name for each in full.judgements] == ["of all", "of one rate"]
+    assert [each.claim.name for each in quick.judgements] == ["of all"]
     nowhere = spec(tmp_path, {**only, "where": {"link.rate": "300mbit"}}, quick={"sweep.link.rate": ["100mbit"]})
     with pytest.raises(SpecError, match="where: no point has"):
         prepare(str(nowhere), quick=True, output=tmp_path, outcomes=())
+
+
+def test_quick_leaves_out_claims_without_two_sides_to_compare(tmp_path: Path) -> None:
+    path = spec(tmp_path, CLAIM, {**CLAIM, **ORDER}, quick={"sweep.link.rate": ["100mbit"]})
+    (quick,) = prepare(str(path), quick=True, output=tmp_path, outcomes=())
+    assert quick.judgements == []
+    assert [claim.name for claim in quick.left_out] == [CLAIM["name"], ORDER["name"]]
+    three = {**CLAIM, **ORDER, "take": {**ORDER["take"], "falling": [*RATES, "1gbit"]}}
+    keys = {"sweep": {"link.rate": [*RATES, "1gbit"]}, "quick": {"sweep.link.rate": RATES}}
+    (quick,) = prepare(str(spec(tmp_path, three, **keys)), quick=True, output=tmp_path, outcomes=())
+    assert [each.claim.name for each in quick.judgements] == [ORDER["name"]], "two of three are enough for an order"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +126,10 @@ def test_quick_leaves_out_claims_without_a_point_of_its_own(tmp_path: Path) -> N
         ([], {}, "it claims nothing"),
         ([{**CLAIM, "of": "1 +"}], {}, "is no formula"),
         ([{**CLAIM, "where": {"collective": "tree"}}], {}, "where: no point has"),
+        ([{**CLAIM, "of": "allreduce.tim_s"}], {}, "allreduce.tim_s: no such number; allreduce.time_s is meant"),
+        ([{**CLAIM, "model": "Q * 2"}], {}, "Q: no such number"),
+        ([{**CLAIM, "take": {**CLAIM["take"], "to": {"link.rate": "20mbit"}}}], {}, "take: no point has .*20mbit"),
+        ([{**CLAIM, **ORDER, "take": {**ORDER["take"], "falling": [*RATES, "1gbt"]}}], {}, "take: no point has .*1gbt"),
         ([{**CLAIM, "expect": {}}], {}, "claims.0.expect"),
         ([CLAIM], {"quick": [1]}, "quick: a mapping"),
     ],
@@ -122,7 +148,7 @@ def test_papers_have_names() -> None:
         papers_called("shi")
 
 
-def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path) -> None:
+def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec(tmp_path, CLAIM)
     about = {
         "title": "T",
@@ -134,6 +160,11 @@ def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path) -> None:
     }
     (tmp_path / "paper.yaml").write_text(yaml.safe_dump(about))
     assert [paper.title for paper in papers_called(str(tmp_path))] == ["T"]
+    monkeypatch.chdir(tmp_path)
+    assert [paper.name for paper in papers_called(".")] == [tmp_path.name], "results/claims/.html is no page"
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    assert [paper.name for paper in papers_called("..")] == [tmp_path.name]
     (tmp_path / "paper.yaml").write_text(yaml.safe_dump({**about, "parts": ["other.yaml"]}))
     with pytest.raises(SpecError, match=r"parts: no such file: other\.yaml"):
         papers_called(str(tmp_path))

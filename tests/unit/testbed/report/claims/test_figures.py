@@ -90,3 +90,26 @@ def test_a_claim_s_own_figure_has_the_points_of_the_paper_in_its_unit() -> None:
     paper = figure.series[-1]
     assert isinstance(paper, Marks)
     assert (paper.name, paper.x, paper.y, paper.hollow) == ("paper: measured [figure]", [10.0], [47.5], True)
+
+
+def test_claims_whose_place_is_nowhere_are_drawn_together_as_well() -> None:
+    nowhere = [replace(compared(name), measured=None) for name in ("A", "B")]
+    assert joint_figure(nowhere) is not None
+    unknown = tuple(point._replace(measured=None) for point in nowhere[0].points)
+    assert joint_figure([replace(each, points=unknown) for each in nowhere]) is None
+
+
+def test_points_of_two_curves_are_not_joined_side_by_side() -> None:
+    """Four and eight workers at each rate: a line would go from one to the other and back."""
+    points = tuple(
+        PointValue(f"{rate:g} gbit, {workers} workers", rate, 0.1 * workers, 0.11 * workers)
+        for rate in (1.0, 10.0)
+        for workers in (4, 8)
+    )
+    figure = joint_figure([replace(compared("A"), points=points), compared("B")])
+    assert figure is not None
+    model, emulated, other, _ = figure.series
+    assert isinstance(model, Marks)
+    assert (model.shape, len(model.y), type(other)) == ("stroke", 4, Line)
+    assert isinstance(emulated, Marks)
+    assert emulated.hover[1] == "A, emulated\n1 gbit, 8 workers\n0.8"

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testbed.claims.judge import Judgement, PointValue, State
+from testbed.claims.judge import Judgement, Point, PointValue, State, judge
 from testbed.experiment.claims import Claim
 from testbed.experiment.papers import Elsewhere, OutOfReach, Paper
-from testbed.record.number_text import DASH
 from testbed.report.claims.page import write_claims, write_index
-from testbed.report.claims.table import claim_rows, claims_json, claims_latex, claims_markdown, value_text
+from testbed.report.claims.table import QUICK_TEXT, claim_rows, claims_json, claims_latex, claims_markdown
 from testbed.report.claims.terminal import render_claims
 
 PAPER = Paper(
@@ -70,6 +69,18 @@ def test_json_says_whether_all_hold() -> None:
     assert document["claims"][0]["points"][1] == {"text": "workers=4", "over": 4.0, "measured": None, "model": 0.4}
 
 
+def test_json_of_a_place_that_is_never_reached_is_json(tmp_path: Path) -> None:
+    keys = {"name": "knee", "of": "time_s", "why": "because", "expect": {"at_most": 4}}
+    claim = Claim.model_validate({**keys, "take": {"kind": "first", "over": "W", "level": 9}})
+    points = [Point(settings={}, text="", outcome="valid", numbers={"W": x, "time_s": x}) for x in (1.0, 2.0)]
+    write_claims("x", None, [judge(claim, points)], quick=False, folder=tmp_path, sweeps=[], command="again")
+    text = (tmp_path / "x.json").read_text()
+    (found,) = json.loads(text, parse_constant=pytest.fail)["claims"]
+    assert (found["emulated"], found["state"]) == (None, "fails")
+    assert "never reached" in found["reason"]
+    assert "inf" not in (tmp_path / "x.tex").read_text()
+
+
 def test_json_has_every_row_of_the_table_and_what_was_not_run_is_not_held_to_hold() -> None:
     left_out = [judgement("large").claim]
     rows = list(claim_rows([judgement()], PAPER, left_out))
@@ -79,29 +90,39 @@ def test_json_has_every_row_of_the_table_and_what_was_not_run_is_not_held_to_hol
     assert "large" in claims_markdown("x", PAPER, [judgement()], left_out)
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.35, "s", "350 ms"),
-        (0.35, "s/worker", "350 ms/worker"),
-        (0.93, "%", "93.0 %"),
-        (9.142, "", "9.14"),
-        (None, "s", DASH),
-    ],
-)
-def test_numbers_have_their_units(value: float | None, unit: str, text: str) -> None:
-    assert value_text(value, unit) == text
-
-
 def test_pages_are_written_with_their_figures_and_an_index(tmp_path: Path) -> None:
     page = write_claims(
-        "x", PAPER, [judgement()], folder=tmp_path, sweeps=[tmp_path / "s-sweep-1"], command="testbed ..."
+        "x", PAPER, [judgement()], quick=False, folder=tmp_path, sweeps=[tmp_path / "s-sweep-1"], command="testbed ..."
     )
     text = page.read_text()
     assert 'id="claim-0"' in text
     assert "s-sweep-1/sweep.html" in text
     assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md", ".tex", ".json", ""}
-    index = write_index([("A Title", [judgement()], "x.html")], folder=tmp_path).read_text()
+    index = write_index([("A Title", [judgement()], "x.html")], quick=False, folder=tmp_path).read_text()
     assert '<a href="x.html">A Title</a></td><td>1</td><td>0</td><td>0</td><td>1</td>' in " ".join(
         index.split()
     ).replace("> <", "><")
+
+
+def test_a_quick_version_says_so_everywhere_and_replaces_nothing(tmp_path: Path) -> None:
+    pages = [
+        write_claims("x", PAPER, [judgement()], quick=quick, folder=tmp_path, sweeps=[], command="again")
+        for quick in (False, True)
+    ]
+    indices = [
+        write_index([("A Title", [judgement()], page.name)], quick=quick, folder=tmp_path)
+        for quick, page in zip((False, True), pages, strict=True)
+    ]
+    assert [path.name for path in (*pages, *indices)] == ["x.html", "x-quick.html", "index.html", "index-quick.html"]
+    whole, quick = ({end: (tmp_path / f"{stem}.{end}").read_text() for end in ("html", "md", "tex", "json")}
+                    for stem in ("x", "x-quick"))  # fmt: skip
+    assert not any("quick:" in text for text in whole.values())
+    assert QUICK_TEXT in quick["html"]
+    assert QUICK_TEXT in quick["md"]
+    assert QUICK_TEXT.replace("--", "-{}-") in quick["tex"]
+    assert [json.loads(found["json"])["quick"] for found in (whole, quick)] == [False, True]
+    assert QUICK_TEXT in indices[1].read_text()
+    assert QUICK_TEXT not in indices[0].read_text()
+    text = StringIO()
+    render_claims("x", PAPER, [judgement()], Console(file=text, width=160), quick=True)
+    assert QUICK_TEXT in text.getvalue()
