@@ -1,8 +1,9 @@
 """doctor, fit, clean: what this machine can do, and what dead runs left on it."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -10,8 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.commands.options import EPILOG, Json, emit
-from testbed.errors import MissingRequirementError
+from testbed.errors import MissingRequirementError, RunFailedError
 from transports.bench.terminal import standard_output
+
+if TYPE_CHECKING:
+    from testbed.theory.fit import Fit
 
 commands: Final = typer.Typer()
 
@@ -60,7 +64,18 @@ def doctor(
 
 
 @commands.command(epilog=EPILOG, short_help="Fit the cost model's parameters to this machine.")
-def fit(as_json: Json = False) -> None:
+def fit(
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            "--limit",
+            help="Fail where the largest residual is above this share of what was measured, as 0.15; the fit is kept.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Measure what hosts add to links here, and fit the parameters of predictions to it; a few minutes, as root.
 
     All-reduces of 64 KiB to 64 MiB on emulated links, by TCP and then by the other channels. What is found is kept
@@ -69,15 +84,26 @@ def fit(as_json: Json = False) -> None:
     from testbed.benchmarks.fit import measure_fit
     from testbed.machine.doctor import require_root
     from testbed.machine.fit import keep_fit
-    from testbed.report.wording import costs_text
 
     require_root()
     with Console(stderr=True).status("measuring") as status:
         found, rows = measure_fit(on_step=lambda step: status.update(f"measuring: {step}"))
     keep_fit(found)
     if as_json:
-        emit({"costs": asdict(found.costs), "mean_error": found.mean_error, "rows": rows})
-        return
+        errors = {"mean_error": found.mean_error, "largest_error": found.largest_error}
+        emit({"costs": asdict(found.costs), **errors, "rows": rows})
+    else:
+        _print_fit(found, rows)
+    if limit is not None and found.largest_error > limit:
+        raise RunFailedError(
+            f"the largest residual is {100 * found.largest_error:.1f} %, above --limit {limit:g}: fit again when the "
+            "machine is quieter"
+        )
+
+
+def _print_fit(found: "Fit", rows: Sequence[Mapping[str, Any]]) -> None:
+    from testbed.report.wording import costs_text
+
     table = Table(box=None, pad_edge=False)
     for column in ("exchange", "size", "measured", "by the fit", "residual"):
         table.add_column(column, justify="left" if column == "exchange" else "right")

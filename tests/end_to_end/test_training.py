@@ -46,3 +46,21 @@ def test_links_carry_the_whole_gradient_in_any_order(fusion: str, tmp_path: Path
     for link in summary["links"]:
         assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
     assert summary["allreduce"]["size_bytes"] == 4 * 256 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.quiet
+def test_a_run_s_layer_table_read_back_replays_its_iteration_and_its_bytes(tmp_path: Path) -> None:
+    """Computing that was paced is paced again; the parameters' layers and sizes are the model's."""
+    words = ["run", "experiments/quickstart.yaml", "--output", str(tmp_path), "--json", "--set", "metrics.port=0"]
+    words += ["--set", "workers=2", "--set", "fusion=layers"]
+    trained = summary_of(invoke(*words, "--set", "workload.iterations=8"))
+    table = tmp_path / "layers.txt"
+    assert invoke("trace", "export", trained["record"], table).returncode == 0
+    workload = f"workload={{kind: replay, trace: {table}, iterations: 8, warmup: 2, compute_only: 1}}"
+    replayed = summary_of(invoke(*words, "--set", workload))
+    assert replayed["iteration_time_s"]["median"] == pytest.approx(trained["iteration_time_s"]["median"], rel=0.02)
+    for before, after in zip(trained["links"], replayed["links"], strict=True):
+        assert after["name"] == before["name"]
+        assert after["expected_bytes"] == before["expected_bytes"]
+        assert after["bytes"] == pytest.approx(before["bytes"], rel=1e-3)
