@@ -4,6 +4,9 @@ A claim is only as good as the runs of the points that it compares. One run that
 there, and the claim is not judged. One that is degraded, and a claim that holds is degraded, too; one that does not
 hold is not judged, because it may be the machine's fault. Where runs count that were made otherwise than they would be
 here and now, by another machine or code, it is the same.
+
+Where no more than bounds of a number are known, the claim holds or fails if it does so for every number within them,
+and else is not judged.
 """
 
 import math
@@ -14,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from testbed.claims.formulas import FormulaError, evaluate
 from testbed.claims.numbers import Numbers
 from testbed.claims.wording import expected_text
-from testbed.experiment.claims import Claim, Row, matches
+from testbed.experiment.claims import Claim, Interval, Row, matches
 
 State = Literal["holds", "degraded", "fails", "not judged"]
 
@@ -51,7 +54,7 @@ class Judgement:
     claim: Claim
     state: State
     measured: float | None
-    """The number, of what was emulated, finite; None: there is none, and the reason says why."""
+    """The number, of what was emulated; None: there is none, or no more than a bound of it, and the reason says why."""
     model: float | None
     """The same of what the model's formula says; None: the claim has no model, or as above."""
     reason: str
@@ -91,26 +94,33 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         by_model = [] if claim.model is None else [evaluate(claim.model, point.numbers) for point in mine]
         counted = claim.take.counted(of, by_model, claim.expect)
         rows = [_row(claim, mine[index]) for index in counted]
-        measured = claim.take.number(rows, [of[index] for index in counted])
-        model = claim.take.number(rows, [by_model[index] for index in counted]) if by_model else None
-        claim.take.require_known(rows, measured, model)
+        measured = claim.take.interval(rows, [of[index] for index in counted])
+        model = claim.take.interval(rows, [by_model[index] for index in counted]) if by_model else None
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
     holds = claim.expect.holds(measured, model)
     doubts = _doubts(mine)
+    expected = f"expected {expected_text(claim)}"
     reasons = [
-        *([] if holds else [f"expected {expected_text(claim)}"]),
-        *(["never reached"] if measured == math.inf else []),
-        *(["never reached by the model"] if model == math.inf else []),
+        *([] if holds else [f"{expected}, which bounds do not decide" if holds is None else expected]),
+        *_bounds(claim, measured, model),
         *doubts,
     ]
     states: tuple[State, State] = ("degraded", "not judged") if doubts else ("holds", "fails")
-    return judged(states[0 if holds else 1], "; ".join(reasons), _finite(measured), _finite(model))
+    state = "not judged" if holds is None else states[0 if holds else 1]
+    return judged(state, "; ".join(reasons), measured.number, None if model is None else model.number)
 
 
-def _finite(value: float | None) -> float | None:
-    """None for a place that is nowhere, which neither a table nor JSON can say as a number."""
-    return value if value is not None and math.isfinite(value) else None
+def _bounds(claim: Claim, measured: Interval, model: Interval | None) -> list[str]:
+    """What is known of places that are no numbers."""
+    over = next(iter(claim.take.formulas()), "")
+    found = []
+    for by, interval in (("", measured), (" by the model", model)):
+        if interval is not None and interval.low == -math.inf:
+            found.append(f"reached{by} at the first place already, {over} {interval.high:g}")
+        elif interval is not None and interval.high == math.inf:
+            found.append(f"never reached{by} up to the last place, {over} {interval.low:g}")
+    return found
 
 
 def _doubts(points: Sequence[Point]) -> list[str]:

@@ -19,7 +19,7 @@ import math
 import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -63,6 +63,18 @@ class PaperSays(_Part):
         return self
 
 
+class Interval(NamedTuple):
+    """Between what a number lies for certain, both ends included; an infinite one: nothing bounds it there."""
+
+    low: float
+    high: float
+
+    @property
+    def number(self) -> float | None:
+        """The number itself; None: no more than bounds of it are known."""
+        return self.low if self.low == self.high else None
+
+
 class Numbers(_Part):
     """What one number is taken from: `of` at each of the claim's points, in the order of the sweep."""
 
@@ -73,8 +85,12 @@ class Numbers(_Part):
     def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
         """Of the values, one for each row. Raises ValueError where they are too few or alike."""
 
-    def require_known(self, rows: Sequence["Row"], measured: float, model: float | None) -> None:
-        """Raises ValueError where what was found is no more than a bound of a number, and cannot be compared."""
+    def interval(self, rows: Sequence["Row"], values: Sequence[float]) -> Interval:
+        """Where the number lies. Raises ValueError as `number` does, and where it is not finite."""
+        found = self.number(rows, values)
+        if not math.isfinite(found):
+            raise ValueError(f"what is taken of the points is no finite number (got {found:g})")
+        return Interval(found, found)
 
     def formulas(self) -> Sequence[str]:
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
@@ -227,21 +243,14 @@ class _Place(Numbers):
     def places(self, rows: Sequence[Row]) -> Sequence[float]:
         """Where it is looked for, in order."""
 
-    def require_known(self, rows: Sequence[Row], measured: float, model: float | None) -> None:
-        """What is reached at the first place already may have been reached long before it, and what neither reaches
-        may lie anywhere beyond the last."""
-        places = self.places(rows)
-        early = [who for who, place in (("it", measured), ("the model", model)) if place == places[0]]
-        if early:
-            raise ValueError(
-                f"{self.over} is {places[0]:g} at the first place, where {' and '.join(early)} "
-                f"{'has' if len(early) == 1 else 'have'} reached it already: how long before is not known"
-            )
-        if measured == model == math.inf:
-            raise ValueError(
-                f"{self.over} is {places[-1]:g} at the last place, where neither it nor the model has reached it: how "
-                "far beyond is not known"
-            )
+    def interval(self, rows: Sequence[Row], values: Sequence[float]) -> Interval:
+        """What is reached at the first place already may have been reached anywhere before it, and what never is may be
+        anywhere beyond the last."""
+        places, found = self.places(rows), self.number(rows, values)
+        if found == math.inf:
+            # The last itself is none of them: it was looked for there.
+            return Interval(math.nextafter(places[-1], math.inf), math.inf)
+        return Interval(-math.inf if found == places[0] else found, found)
 
 
 class First(_Place):
@@ -394,25 +403,32 @@ class Expectation(_Part):
     def margin(self, measured: float, model: float | None) -> float:
         """By how much a number may still be worse; below 0: it is not as expected. In shares of the model's number
         where `within` is said, else in its own unit. Raises ValueError where it needs a model's and there is none."""
-        if self.needs_model:
-            if model is None:
-                raise ValueError("`within` and `difference` need a `model`")
-            if not (math.isfinite(measured) and math.isfinite(model)):  # any number is within a share of infinity
-                return -math.inf
-        if math.isnan(measured):
-            return -math.inf
-        off = abs(measured - (model or 0.0))
-        margin = min(
-            math.inf if self.within is None else self.within * abs(model or 0.0) - off,
-            math.inf if self.difference is None else self.difference - off,
-            math.inf if self.at_least is None else measured - self.at_least,
-            math.inf if self.at_most is None else self.at_most - measured,
-        )
+        low, high = self._allowed(model)
+        margin = min(measured - low, high - measured)
         return margin if self.within is None or not model else margin / abs(model)
 
-    def holds(self, measured: float, model: float | None) -> bool:
-        """Raises ValueError where it needs a model's number and there is none."""
-        return self.margin(measured, model) >= 0
+    def holds(self, measured: Interval, model: Interval | None) -> bool | None:
+        """True: whatever the numbers are within their bounds, it is as expected; False: whatever they are, it is not;
+        None: the bounds do not decide. Raises ValueError where it needs a model's number and there is none."""
+        # Both ends of what is allowed move up with the model's number.
+        (least, always_at_most), (always_at_least, most) = (self._allowed(each) for each in model or (None, None))
+        if always_at_least <= measured.low and measured.high <= always_at_most:
+            return True
+        return None if max(least, measured.low) <= min(most, measured.high) else False
+
+    def _allowed(self, model: float | None) -> tuple[float, float]:
+        """The least and the most that is as expected, where the model's number is this one; no number is where the
+        least is the larger."""
+        if self.needs_model and model is None:
+            raise ValueError("`within` and `difference` need a `model`")
+        at_least = -math.inf if self.at_least is None else self.at_least
+        ends = [(at_least, math.inf if self.at_most is None else self.at_most)]
+        if self.within is not None and model is not None:
+            low, high = sorted((model * (1 - self.within), model * (1 + self.within)))
+            ends.append((low, high))
+        if self.difference is not None and model is not None:
+            ends.append((model - self.difference, model + self.difference))
+        return max(low for low, _ in ends), min(high for _, high in ends)
 
 
 class Claim(_Part):

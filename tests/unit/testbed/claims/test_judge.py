@@ -138,33 +138,56 @@ def test_what_is_no_number_is_not_judged() -> None:
     assert judged({2: -1.0, 4: 5.0}, take={"kind": "spread"}, expect=expect).state == "not judged"
 
 
-def test_a_place_that_was_reached_before_the_first_point_is_not_known() -> None:
+def test_a_place_that_was_reached_before_the_first_point_is_somewhere_up_to_it() -> None:
     take = {"kind": "first", "over": "W", "level": 1.1}
     keys: dict[str, Any] = {"take": take, "model": "W / 4", "expect": {"difference": 3}}
     assert judged({2: 0.6, 4: 1.0, 8: 2.0}, **keys).state == "holds"
     early = judged({2: 5.0, 4: 5.0, 8: 5.0}, **keys)
-    assert (early.state, early.measured) == ("not judged", None), "2 is near 4.4, and it may have been 0.1"
-    assert "has reached it already" in early.reason
+    assert (early.state, early.measured, early.model) == ("not judged", None, 4.4), "2 is near 4.4, 0.1 is not"
+    assert early.reason == (
+        "expected within 3 of the model, which bounds do not decide; reached at the first place already, W 2"
+    )
+    far = judged({2: 5.0, 4: 5.0, 8: 5.0}, **{**keys, "expect": {"difference": 2}})
+    assert far.state == "fails", "2 is the nearest that it may be"
     by_model: dict[str, Any] = {**keys, "model": "W"}
-    assert judged({2: 0.6, 4: 1.0, 8: 2.0}, **by_model).state == "not judged"
+    assert judged({2: 0.6, 4: 1.0, 8: 2.0}, **by_model).state == "not judged", "4.4 is near 2"
+    assert judged({2: 0.6, 4: 0.7, 8: 2.0}, **by_model).state == "fails", "5.2 is not"
     both = judged({2: 5.0, 4: 5.0, 8: 5.0}, **by_model)
     assert both.state == "not judged", "twice as many or half: neither is known"
-    assert "it and the model have reached it already" in both.reason
-    bound = judged({2: 5.0, 4: 5.0, 8: 5.0}, take=take, model=None, expect={"at_least": 2})
-    assert bound.state == "not judged", "at most 2, and 2 is not at least that"
+    assert "reached at the first place already, W 2; reached by the model at the first place already" in both.reason
 
 
-def test_a_place_that_neither_reaches_is_not_known_and_one_that_only_one_reaches_refutes() -> None:
+def test_a_place_that_is_only_a_bound_is_judged_where_the_bound_decides() -> None:
+    take = {"kind": "first", "over": "W", "level": 0.9}
+    reached: dict[int, float | None] = {5: 0.95, 10: 1.0, 100: 1.0}
+    never: dict[int, float | None] = {5: 0.1, 10: 0.5, 100: 0.89}
+
+    def state(values: dict[int, float | None], **expect: float) -> str:
+        return judged(values, take=take, model=None, expect=expect).state
+
+    assert [state(reached, at_most=most) for most in (10, 5, 4)] == ["holds", "holds", "not judged"]
+    assert [state(reached, at_least=least) for least in (50, 5)] == ["fails", "not judged"]
+    assert [state(never, at_least=least) for least in (50, 100, 200)] == ["holds", "holds", "not judged"]
+    assert [state(never, at_most=most) for most in (50, 100, 200)] == ["fails", "fails", "not judged"]
+    found = judged(reached, take=take, model=None, expect={"at_most": 10})
+    assert (found.measured, found.reason) == (None, "reached at the first place already, W 5")
+
+
+def test_a_place_that_is_never_reached_is_somewhere_beyond_the_last() -> None:
     keys: dict[str, Any] = {"take": {"kind": "first", "over": "W", "level": 9}, "expect": {"difference": 3}}
     found = judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="W")
-    assert (found.state, found.measured) == ("not judged", None)
-    assert "8 at the last place" in found.reason
+    assert (found.state, found.measured, found.model) == ("not judged", None, None)
+    assert "never reached by the model up to the last place, W 8" in found.reason
     late = judged({2: 1.0, 4: 2.0, 8: 3.0}, **keys, model="2 * W")
     assert (late.state, late.measured, late.model) == ("fails", None, 4.5)
-    assert late.reason == "expected within 3 of the model; never reached"
+    assert late.reason == "expected within 3 of the model; never reached up to the last place, W 8"
     early = judged({2: 4.0, 4: 8.0, 8: 16.0}, **keys, model="W")
     assert (early.state, early.measured, early.model) == ("fails", 4.5, None)
-    assert early.reason == "expected within 3 of the model; never reached by the model"
+    assert early.reason == "expected within 3 of the model; never reached by the model up to the last place, W 8"
+    near = judged({2: 1.0, 4: 2.0, 8: 8.9}, **keys, model="1.2 * W")
+    assert (near.state, near.model) == ("not judged", 7.5), "8.1 is within 3 of 7.5"
+    doubtful = judged({2: 1.0, 4: 2.0, 8: 8.9}, {2: "degraded"}, **keys, model="1.2 * W")
+    assert doubtful.state == "not judged"
 
 
 def crossing_of(times_s: dict[str, dict[float, float]], bad: str = "", **keys: Any) -> Judgement:
@@ -189,10 +212,10 @@ def test_a_crossing_is_of_the_two_that_it_compares() -> None:
     assert (found.state, len(found.points)) == ("holds", 4)
 
 
-def test_a_crossing_before_the_first_place_that_both_have_is_not_known() -> None:
+def test_a_crossing_before_the_first_place_that_both_have_is_somewhere_up_to_it() -> None:
     keys: dict[str, Any] = {"model": "by_model", "expect": {"difference": 3}}
     ring = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 4.0}
     found = crossing_of({"tree": {2.0: 5.0, 4.0: 6.0, 8.0: 9.0}, "ring": ring}, **keys)
     assert found.state == "not judged"
-    assert "size is 2 at the first place" in found.reason
+    assert "reached at the first place already, size 2" in found.reason
     assert crossing_of({"tree": {2.0: 3.0, 4.0: 6.0, 8.0: 9.0}, "ring": ring}, **keys).state == "holds"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.experiment.claims import Claim, Expectation, Row, matches, parse_claims
+from testbed.experiment.claims import Claim, Expectation, Interval, Row, matches, parse_claims
 
 
 def claim(**keys: Any) -> dict[str, Any]:
@@ -119,21 +119,72 @@ def test_ranks_that_go_together() -> None:
         ({"within": "10%"}, 10.0, [9.0, 11.0], [8.99, 11.01]),
         ({"within": "10%"}, -10.0, [-9.0, -11.0], [-8.9, 11.0]),
         ({"difference": 5}, 10.0, [5.0, 15.0], [4.9, 15.1]),
-        ({"at_least": 2}, None, [2.0, math.inf], [1.99, math.nan]),
-        ({"at_most": 2}, None, [2.0, -1.0], [2.01, math.nan]),
+        ({"at_least": 2}, None, [2.0, 3.0], [1.99]),
+        ({"at_most": 2}, None, [2.0, -1.0], [2.01]),
         ({"at_least": 1, "at_most": 2}, None, [1.0, 2.0], [0.9, 2.1]),
         ({"within": "10%", "at_most": 10}, 10.0, [9.5], [10.5]),
-        ({"within": "10%"}, math.inf, [], [3.0, -math.inf, math.inf]),
-        ({"difference": 5}, math.inf, [], [3.0, math.inf]),
-        ({"within": "10%"}, 3.0, [3.0], [math.inf]),
+        ({"within": "10%", "difference": 0.5}, 10.0, [9.5], [9.4, 10.6]),
+        ({"within": "10%", "at_most": 5}, 10.0, [], [4.0, 7.0, 9.5]),
     ],
 )
 def test_both_sides_of_every_expectation(
     expect: dict[str, Any], model: float | None, right: list[float], wrong: list[float]
 ) -> None:
     expectation = Expectation.model_validate(expect)
-    assert all(expectation.holds(value, model) for value in right)
-    assert not any(expectation.holds(value, model) for value in wrong)
+    modelled = None if model is None else Interval(model, model)
+    assert [expectation.holds(Interval(value, value), modelled) for value in right] == [True] * len(right)
+    assert [expectation.holds(Interval(value, value), modelled) for value in wrong] == [False] * len(wrong)
+    assert all(expectation.margin(value, model) >= 0 for value in right)
+    assert all(expectation.margin(value, model) < 0 for value in wrong)
+
+
+UP_TO_5, FROM_100, ANY = Interval(-math.inf, 5), Interval(100, math.inf), Interval(-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("expect", "measured", "model", "holds"),
+    [
+        ({"at_most": 5}, UP_TO_5, None, True),
+        ({"at_most": 4}, UP_TO_5, None, None),
+        ({"at_least": 5}, UP_TO_5, None, None),
+        ({"at_least": 6}, UP_TO_5, None, False),
+        ({"at_least": 100}, FROM_100, None, True),
+        ({"at_least": 101}, FROM_100, None, None),
+        ({"at_most": 99}, FROM_100, None, False),
+        ({"at_least": 6, "at_most": 9}, UP_TO_5, None, False),
+        ({"at_least": 3, "at_most": 9}, UP_TO_5, None, None),
+        ({"within": "10%"}, FROM_100, Interval(99, 99), None),
+        ({"within": "10%"}, FROM_100, Interval(90, 90), False),
+        ({"within": "10%"}, UP_TO_5, Interval(5, 5), None),
+        ({"within": "10%"}, UP_TO_5, Interval(6, 6), False),
+        ({"within": "10%"}, Interval(80, 80), FROM_100, False),
+        ({"within": "10%"}, Interval(95, 95), FROM_100, None),
+        ({"within": "10%"}, Interval(5.4, 5.4), UP_TO_5, None),
+        ({"within": "10%"}, Interval(5.6, 5.6), UP_TO_5, False),
+        ({"within": "10%"}, Interval(-120, -120), Interval(-math.inf, -100), None),
+        ({"within": "10%"}, Interval(-80, -80), Interval(-math.inf, -100), False),
+        ({"difference": 3}, FROM_100, FROM_100, None),
+        ({"difference": 3}, UP_TO_5, FROM_100, False),
+        ({"difference": 3}, FROM_100, UP_TO_5, False),
+        ({"difference": 3, "at_most": 99}, FROM_100, FROM_100, False),
+        ({"difference": 3, "at_most": 99}, Interval(99, 99), FROM_100, None),
+        ({"within": "10%", "at_least": 9, "at_most": 8}, ANY, Interval(8, 8), False),
+        ({"difference": 3}, Interval(4, 5), Interval(4, 6), True),
+        ({"difference": 1.5}, Interval(4, 5), Interval(4, 6), None),
+    ],
+)
+def test_bounds_decide_where_all_that_the_numbers_may_be_is_as_expected_or_nothing_is(
+    expect: dict[str, Any], measured: Interval, model: Interval | None, holds: bool | None
+) -> None:
+    assert Expectation.model_validate(expect).holds(measured, model) is holds
+
+
+def test_a_number_is_finite_or_there_is_none() -> None:
+    made = Claim.model_validate(claim(take={"kind": "spread"}, expect={"at_most": 2}))
+    rows = [Row(settings={}, numbers={})] * 2
+    assert made.take.interval(rows, [1.0, 3.0]) == (3.0, 3.0)
+    with pytest.raises(ValueError, match="no finite number"):
+        made.take.interval(rows, [1e-308, 1e308])
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_json_says_whether_all_hold() -> None:
 
 
 def test_json_of_a_place_that_is_never_reached_is_json(tmp_path: Path) -> None:
-    keys = {"name": "knee", "of": "time_s", "why": "because", "expect": {"at_most": 4}}
+    keys = {"name": "knee", "of": "time_s", "why": "because", "expect": {"at_most": 2}}
     claim = Claim.model_validate({**keys, "take": {"kind": "first", "over": "W", "level": 9}})
     points = [Point(settings={}, text="", outcome="valid", numbers={"W": x, "time_s": x}) for x in (1.0, 2.0)]
     write_claims("x", None, [judge(claim, points)], quick=False, folder=tmp_path, sweeps=[], command="again")
