@@ -229,14 +229,12 @@ class NamespaceDriver(RuntimeDriver[Namespace]):
     def missing(self) -> list[str]:
         """The program of a command, and what this machine's workers load."""
         experiment = self.plan.experiment
-        workload, command = experiment.workload, experiment.workload.command
+        command = experiment.workload.command
         missing = []
         if command is not None and (problem := problem_of(command.argv[0], {**os.environ, **command.environment})):
             missing.append(f"workload.argv: {problem}")
-        # A baseline library has connections of its own.
-        channels = workload.channels(experiment.channel) if experiment.stack is None else ()
         try:
-            require_libraries([*channels, *workload.compressors(experiment.compression)])
+            require_libraries(experiment.workload.transports(experiment))
         except MissingRequirementError as error:
             missing.append(f"channel, compression: {error}")
         return missing

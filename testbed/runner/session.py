@@ -45,6 +45,7 @@ from testbed.system.environment import num_usable_cores
 from testbed.system.run_state import RunState
 from testbed.verdict.underlay import underlay_facts, underlay_shortcomings
 from transports.collectives.base import COLLECTIVES
+from transports.native import REQUIRED_VARIABLE
 
 _log: Final = logging.getLogger(__name__)
 
@@ -125,10 +126,7 @@ class Session:
                         name=configuration.host,
                         entry="testbed.worker.agent:main",
                         arguments=(str(socket_path), str(rank)),
-                        environment={
-                            "GLOO_SOCKET_IFNAME": configuration.interface,
-                            "TMPDIR": str(self.state.scratch_directory),  # what a worker leaves goes with the run
-                        },
+                        environment=self._environment(configuration),
                         limits=plan.limits(rank),
                     )
                 )
@@ -182,6 +180,13 @@ class Session:
         """Where a command's workers say why the aggregating switch was lost to them."""
         return self.state.scratch_directory / "aggregation_lost"
 
+    def _environment(self, configuration: WorkerConfiguration) -> dict[str, str]:
+        return {
+            "GLOO_SOCKET_IFNAME": configuration.interface,
+            "TMPDIR": str(self.state.scratch_directory),  # what a worker leaves goes with the run
+            REQUIRED_VARIABLE: "1",
+        }
+
     def _start_server(self, name: str) -> Process:
         experiment = self.plan.experiment
         configuration = ServerConfiguration(
@@ -196,7 +201,10 @@ class Session:
         )
         server = self.deployment.hosts[name].start(
             ProcessSpec(
-                name=name, entry="testbed.worker.parameter_server:main", arguments=(configuration.model_dump_json(),)
+                name=name,
+                entry="testbed.worker.parameter_server:main",
+                arguments=(configuration.model_dump_json(),),
+                environment={REQUIRED_VARIABLE: "1"},
             )
         )
         self.deployment.serving[name] = server.pid

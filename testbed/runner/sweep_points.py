@@ -4,6 +4,7 @@ Records are what is true: which runs a point has is found by reading them. Which
 their verdicts and from where they were made, never from what they measured.
 """
 
+import os
 from collections import Counter
 from collections.abc import Container, Sequence
 from datetime import UTC, datetime
@@ -135,7 +136,15 @@ def _others(results: Sequence[Summary], plan: Plan) -> dict[str, tuple[str, ...]
     if not results:
         return {}
     here = origin_of_plan(plan)
+    if not _decides_as_runs_do():
+        here = here._replace(decided={})
     return {result.record: said for result in results if (said := made_otherwise(result, here))}
+
+
+def _decides_as_runs_do() -> bool:
+    """Whether what plans of this process leave to the machine is decided as it is for runs, which need root: what hosts
+    cost and what the machine carries is kept for each user, and other users may not try every delay backend."""
+    return os.geteuid() == 0
 
 
 def _is_of(entry: Entry, experiment: Experiment, since: str) -> bool:
@@ -172,6 +181,10 @@ def reuse_texts(comparison: Comparison) -> list[str]:
     """Which results a sweep begins with, and which it does not."""
     num_reused = sum(run.outcome in STANDING for point in comparison.points for run in point.runs)
     texts = [f"{runs_text(num_reused)} with a result reused (--reuse none makes all again)"] if num_reused else []
+    if num_reused and comparison.procedure.reuse == "same" and not _decides_as_runs_do():
+        texts.append(
+            "of these only root can tell whether what the spec leaves to this machine would be decided alike now"
+        )
     return [
         *texts,
         *(

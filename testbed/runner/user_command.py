@@ -26,6 +26,7 @@ from testbed.system.environment import num_usable_cores
 from testbed.system.interruptions import held_back
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.in_network import LOST_VARIABLE
+from transports.native import REQUIRED_VARIABLE
 from transports.torch_backend.autoload import BACKEND
 
 _TICK_S: Final = 0.05
@@ -93,6 +94,7 @@ def worker_environment(
         "TESTBED_CHANNEL": json.dumps(experiment.dump()["channel"]),
         "TESTBED_COMPRESSION": json.dumps(experiment.dump()["compression"]),
         "TESTBED_RACKS": ",".join(map(str, plan.world.racks)),
+        REQUIRED_VARIABLE: 1,
         **host_variables(plan, rank),
     }
     if command.backend is not None:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from testbed.errors import SpecError
+from testbed.experiment.link import AUTO
 from testbed.record.reader import load_frame, load_summary
 from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.store.differences import Difference, RunValues, difference
@@ -220,6 +221,13 @@ def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[
     versions = {run.origin.code or run.origin.commit for run in runs}
     if len(versions) > 1:
         yield f"the runs were made by {len(versions)} versions of the testbed or its packages"
+    # Of what a spec leaves to the machine the rest (buckets, dilation) follows from the spec, which settings differ in.
+    made_by = {run.origin.decided.get("delay_backend") for run in runs if flat(run.spec).get("link.backend") == AUTO}
+    if len(backends := sorted(str(each) for each in made_by - {None})) > 1:
+        yield (
+            f"link.backend: auto was decided to be {' or '.join(backends)}, so part of a difference may be theirs; "
+            f"--set link.backend={backends[0]} makes all alike"
+        )
     if any(found.basis == "one run" for found in differences):
         yield "one run of a setting: how much runs differ from each other is unknown; --set repeat=5 makes five"
 

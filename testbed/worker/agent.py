@@ -19,9 +19,6 @@ from testbed.control import control_pb2 as messages
 from testbed.control.worker import WorkerConfiguration, WorkerControl
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload
 from testbed.system.kernel import return_free_memory
-from testbed.system.native.libraries import require_libraries
-from transports.channels.base import CHANNELS
-from transports.compression.base import COMPRESSORS
 
 if TYPE_CHECKING:
     from grpc import RpcError
@@ -42,7 +39,6 @@ def main(socket_path: str, rank: str) -> None:
         clock.dilate(configuration.dilation)  # channels and collectives run by that one, and so do their options
         workload = WORKLOADS.parse(configuration.workload)
         assert isinstance(workload, AgentWorkload), f"workload {workload.kind} has no work for an agent"
-        _require_libraries(workload, configuration)
         work_of(workload)(workload, configuration, control)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
@@ -50,13 +46,6 @@ def main(socket_path: str, rank: str) -> None:
         control.close()
         raise
     control.close()
-
-
-def _require_libraries(workload: AgentWorkload, configuration: WorkerConfiguration) -> None:
-    """Raises MissingRequirementError where this process, in a container of an image without them, say, would do in
-    Python what others do in C."""
-    channels = workload.channels(CHANNELS.parse(configuration.channel)) if configuration.stack is None else ()
-    require_libraries([*channels, *workload.compressors(COMPRESSORS.parse(configuration.compression))])
 
 
 def work_of(workload: AgentWorkload) -> Work:

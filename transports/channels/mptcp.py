@@ -7,6 +7,8 @@ switches' hash. The testbed sets the path managers of its hosts; on a cluster wh
 
 import socket
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import ClassVar, Final
 
 from pydantic import Field
@@ -14,6 +16,7 @@ from pydantic import Field
 from transports.channels._tcp.congestion import control
 from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels._tcp.mesh import Mesh, connect_mesh
+from transports.channels._tcp.program import build_library
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
 from transports.channels.tcp import ETHERNET_BYTES, SEGMENT_HEADER_BYTES
@@ -34,6 +37,7 @@ class Mptcp(Channel):
     """One Multipath TCP connection per pair of members."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES
+    native_libraries: ClassVar[Sequence[Callable[[], Path]]] = (build_library,)
 
     subflows: int = Field(
         default=1, ge=1, le=MAX_SUBFLOWS, description="of each connection; all must come, or the group does not open"

@@ -25,6 +25,7 @@ _VARIABLES: Final = tuple(
         "INTERFACE",
         "REDIRECT",
         "AGGREGATION_LOST",
+        "NATIVE_REQUIRED",
         "RUN_ID",
     )
 )

@@ -198,6 +198,12 @@ class Workload(Options):
         """All that are used, given the one with which the spec exchanges gradients."""
         return (compressor,)
 
+    def transports(self, experiment: "Experiment") -> Sequence[Channel | Compressor]:
+        """What of ours its workers are sure to exchange with."""
+        # A baseline library has connections of its own.
+        channels = self.channels(experiment.channel) if experiment.stack is None else ()
+        return (*channels, *self.compressors(experiment.compression))
+
     def baselines(self, stack: Stack | None) -> Sequence[Stack]:
         """All that are used, given the one that the spec exchanges gradients with instead of a collective."""
         return () if stack is None else (stack,)

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 from testbed.experiment.fusion.base import FUSIONS
 from testbed.experiment.host import Limits
 from testbed.experiment.workloads.base import WORKLOADS, Workload, unread
+from transports.channels.base import Channel
 from transports.compression.base import Compressor, require_for_group
 from transports.errors import OptionError
 from transports.units import Time
@@ -78,6 +79,10 @@ class Command(Workload):
     def sends_only_gradients(self) -> bool:
         """False: a command sends what it likes."""
         return False
+
+    def transports(self, experiment: "Experiment") -> Sequence[Channel | Compressor]:
+        """None where the script chooses its own backend: nobody knows whether that is ours."""
+        return () if self.backend is None else super().transports(experiment)
 
     def unsupported_compression(self, compressor: Compressor) -> str | None:
         """A process group sees no parameters."""

@@ -338,10 +338,14 @@ def slot_actor(ray: Any, node_id: str, *, timing: Timing, program: Sequence[str]
 
 def arrived(record: Path, experiment: Experiment, here: Origin) -> Summary:
     """The summary of a record that came from another machine. Raises SpecError unless it is one of that experiment,
-    made by this code, and of a command by this program, on a machine like this one."""
+    made by this code, and of a command by this program, on a machine like this one; UnfitError where the image was
+    another one, as it would be of all further runs there."""
     summary, made = load_summary(record / "summary.json"), origin(record)
     if summary.spec_sha256 != experiment.sha256():
         raise SpecError(f"it is of the spec {summary.spec_sha256[:8]} instead of {experiment.sha256()[:8]}")
+    if made.image != here.image:
+        images = f"{made.image or 'none, or unknown'} instead of {here.image or 'none, or unknown'}"
+        raise UnfitError(f"it has another image under the name in runtime.image: {images}")
     if unlike := made.unlike(here):
         raise SpecError(f"it was made otherwise than it would be here: {'; '.join(unlike)}")
     return summary.model_copy(update={"record": str(record)})

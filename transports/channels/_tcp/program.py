@@ -1,7 +1,6 @@
 """A schedule as the native engine (tcp.c) takes it, and the engine itself."""
 
 import ctypes
-import logging
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -10,15 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
 from switch_agg.native.layout import layout_of
 from transports.channels.base import BUFFERS, Header
 from transports.channels.framing import DTYPE_BYTES, HEADER_BYTES, pack
 from transports.collectives.base import Step
 from transports.collectives.schedules.dependencies import Dependencies
-
-_log: Final = logging.getLogger(__name__)
+from transports.native import load_library
 
 SOURCE: Final = Path(__file__).with_name("tcp.c")
 WINDOW: Final = 4
@@ -133,11 +130,10 @@ def build_library() -> Path:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The functions, built if need be; None, and a word in the log, where there is no C compiler."""
-    try:
-        found = ctypes.CDLL(str(build_library()))
-    except UnsupportedError as error:
-        _log.warning("collectives over tcp take more of the processor's time than they need to: %s", error)
+    """The functions, built if need be; None, or UnsupportedError, as :func:`load_library` says, where there is no C
+    compiler."""
+    found = load_library(build_library, "collectives over tcp take more of the processor's time than they need to")
+    if found is None:
         return None
     found.resume.argtypes = (ctypes.c_void_p,)
     found.run_schedule.argtypes = (ctypes.c_void_p,)

@@ -1,7 +1,6 @@
 """The native coder of blocks (blocks.c) as Python sees it: what `_blocks.py` does in numpy, in a fifth of the time."""
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -9,11 +8,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
 from transports.compression.base import Array, Bytes
-
-_log: Final = logging.getLogger(__name__)
+from transports.native import load_library
 
 SOURCE: Final = Path(__file__).with_name("blocks.c")
 CodeName = Literal["int8", "e4m3"]
@@ -28,11 +25,10 @@ def build_library() -> Path:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The functions, built if need be; None, and a word in the log, where there is no C compiler."""
-    try:
-        found = ctypes.CDLL(str(build_library()))
-    except UnsupportedError as error:
-        _log.warning("int8 and fp8 take more of the processor's time than they need to: %s", error)
+    """The functions, built if need be; None, or UnsupportedError, as :func:`load_library` says, where there is no C
+    compiler."""
+    found = load_library(build_library, "int8 and fp8 take more of the processor's time than they need to")
+    if found is None:
         return None
     pointer, u32, size = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t
     found.encode_blocks.argtypes = (u32, pointer, pointer, size, size, pointer, pointer)

@@ -10,6 +10,20 @@ import pytest
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
 from testbed.runner.session import Session
+from transports.native import REQUIRED_VARIABLE
+
+
+def session_of_two() -> Session:
+    nothing: Any = None
+    state: Any = SimpleNamespace(run_id="r", scratch_directory=Path("/nowhere"))
+    return Session(
+        plan=make_plan(validate({"name": "x", "workers": 2})),
+        state=state,
+        deployment=nothing,
+        links=nothing,
+        runtime=nothing,
+        calibration=nothing,
+    )
 
 
 @pytest.mark.parametrize(("num_usable", "num_threads"), [(1, 1), (4, 2), (1000, 500)])
@@ -18,14 +32,10 @@ def test_workers_share_the_cores_that_the_run_may_use(
 ) -> None:
     """Not those that the machine has: below `taskset` threads would wait for each other."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: frozenset(range(num_usable)))
-    nothing: Any = None
-    state: Any = SimpleNamespace(run_id="r", scratch_directory=Path("/nowhere"))
-    session = Session(
-        plan=make_plan(validate({"name": "x", "workers": 2})),
-        state=state,
-        deployment=nothing,
-        links=nothing,
-        runtime=nothing,
-        calibration=nothing,
-    )
-    assert session._configuration(0, 0.0).num_threads == num_threads
+    assert session_of_two()._configuration(0, 0.0).num_threads == num_threads
+
+
+def test_workers_do_nothing_in_python_that_others_do_in_c() -> None:
+    """In a container of an image without the libraries, say."""
+    session = session_of_two()
+    assert session._environment(session._configuration(0, 0.0))[REQUIRED_VARIABLE] == "1"

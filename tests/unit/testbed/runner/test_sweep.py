@@ -142,7 +142,10 @@ def test_what_another_code_has_made_is_reused_only_where_that_is_wanted_and_is_c
     assert len(runs.rates) == 3, "by default they are made here"
 
 
-def test_a_run_whose_links_somebody_changed_is_no_result_of_its_spec(tmp_path: Path) -> None:
+def test_a_run_whose_links_somebody_changed_is_no_result_of_its_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     swept = sweep_of()
     for rate in (0, 1):
         CheapRuns(tmp_path, link_changes=[MANUAL_CHANGE])(swept.points[rate].experiment)
@@ -162,8 +165,9 @@ def test_a_run_whose_links_somebody_changed_is_no_result_of_its_spec(tmp_path: P
     assert comparison.reasons == ["counted although made otherwise, 2 runs: links changed manually while it ran"]
 
 
-def test_results_that_were_planned_otherwise_are_made_again(tmp_path: Path) -> None:
+def test_results_that_were_planned_otherwise_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the spec leaves to the machine, decided otherwise there: by another fit, say."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     swept = sweep_of()
     (decided,) = {json.dumps({**plan.decided, "dilation": 20.0}) for plan in plan_points(swept)}
     runs = CheapRuns(tmp_path, decided=json.loads(decided))
@@ -175,6 +179,25 @@ def test_results_that_were_planned_otherwise_are_made_again(tmp_path: Path) -> N
     assert f"3 results not reused: {difference_text} (--reuse any does)" in text
     assert [bool(point.unlike) for point in comparison.points] == [False] * 3
     assert not execute(swept, CheapRuns(tmp_path))[0].procedure.not_reused
+
+
+def test_another_user_finds_roots_results_whatever_was_decided_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the machine carries has been measured by root, say, for whom alone it is kept."""
+    swept = sweep_of()
+    (decided,) = {json.dumps({**plan.decided, "dilation": 20.0}) for plan in plan_points(swept)}
+    for point in swept.points:
+        CheapRuns(tmp_path, decided=json.loads(decided))(point.experiment)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    beginning = found(swept, plan_points(swept), output=tmp_path)
+    assert [point.outcome for point in beginning.points] == ["valid"] * 3
+    assert reuse_texts(beginning) == [
+        "3 runs with a result reused (--reuse none makes all again)",
+        "of these only root can tell whether what the spec leaves to this machine would be decided alike now",
+    ]
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert [point.outcome for point in found(swept, plan_points(swept), output=tmp_path).points] == ["not run"] * 3
 
 
 def test_results_of_a_command_are_made_again_when_its_script_has_changed(

@@ -63,6 +63,7 @@ def test_variables_are_torchruns() -> None:
         "TESTBED_ADDRESS": plan.worker_port(2).address,
         "TORCHELASTIC_RUN_ID": "r",
         "OMP_NUM_THREADS": "2",
+        "TESTBED_NATIVE_REQUIRED": "1",
     }
     assert expected.items() <= found.items()
     assert "TESTBED_REDIRECT" not in found

@@ -162,10 +162,31 @@ def test_runs_whose_spec_left_something_to_the_machine_that_was_decided_otherwis
         SpecError, match=r"collective=ring, .*: its runs are no repetitions: delay_backend was .* netem or nfqueue"
     ):
         compare(records)
-    decided(netem, nfqueue, netem, nfqueue)
+    decided({"dilation": 1.0}, {"dilation": 2.0}, {"dilation": 1.0}, {"dilation": 2.0})
     assert compare(records).notes == (), "each setting has its own"
     decided(netem, netem, None, None)
     assert compare(records).notes == (), "records did not say it"
+
+
+def test_delays_that_another_backend_made_are_said_where_no_setting_requests_it(tmp_path: Path) -> None:
+    """After `modprobe sch_netem` a machine is no other machine."""
+
+    def notes(directory: Path, spec: dict[str, Any], *backends: str | None) -> tuple[str, ...]:
+        records = [
+            record(directory, f"a{number:02}", spec=RING if number % 2 else spec) for number in range(len(backends))
+        ]
+        for path, backend in zip(records, backends, strict=True):
+            document = json.loads((path / "environment.json").read_text())
+            (path / "environment.json").write_text(json.dumps({**document, "decided": {"delay_backend": backend}}))
+        return compare(records).notes
+
+    (note,) = notes(tmp_path / "auto", TREE, "netem", "nfqueue", "netem", "nfqueue")
+    assert note.startswith("link.backend: auto was decided to be netem or nfqueue")
+    requested = {"link.backend": "netem"}
+    assert notes(tmp_path / "requested", requested, "netem", "nfqueue", "netem", "nfqueue") == (), (
+        "that is the difference"
+    )
+    assert notes(tmp_path / "none", TREE, None, "netem", None, "netem") == (), "one has no delays"
 
 
 def test_a_script_before_and_after_a_change_are_two_settings(tmp_path: Path) -> None:

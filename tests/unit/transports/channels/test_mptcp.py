@@ -10,6 +10,7 @@ from tests.threads import groups, run_threads
 from transports.channels._tcp.mesh import Mesh
 from transports.channels.base import CHANNELS
 from transports.channels.mptcp import IPPROTO_MPTCP, Mptcp, num_subflows, require_mptcp
+from transports.channels.tcp import Tcp
 from transports.errors import UnsupportedError
 from transports.group import Group
 
@@ -85,3 +86,8 @@ def test_a_congestion_control_that_is_not_there_is_reported() -> None:
     for reported in run_threads(life, groups(2, timeout_s=5.0)):
         assert reported.startswith("channel.congestion: quick cannot be had")
         assert "reno" in reported
+
+
+def test_its_endpoints_load_what_those_of_tcp_do() -> None:
+    """Who builds it ahead, or refuses to run without it, goes by that."""
+    assert [*Mptcp.native_libraries] == [*Tcp.native_libraries] != []

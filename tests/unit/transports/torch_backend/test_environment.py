@@ -7,6 +7,7 @@ from tests.ranks import Rank, join_group, run_ranks
 from transports.channels.base import CHANNELS
 from transports.channels.tcp import Tcp
 from transports.errors import OptionError, UnsupportedError
+from transports.native import REQUIRED_VARIABLE
 from transports.torch_backend.environment import axis_value, own_address, parsed_axis, rack_numbers, require_known
 
 
@@ -42,6 +43,9 @@ def test_what_is_no_value_is_an_error_that_names_the_variable(value: str, words:
 
 def test_a_variable_that_nothing_reads_is_refused_if_it_is_nearly_one_of_ours() -> None:
     require_known({"TESTBED_CHANNEL": "tcp", "TESTBED_ADDRESSES": "", "TESTBED_OF_MINE": "1", "PATH": "/bin"})
+    require_known({REQUIRED_VARIABLE: "1"})
+    with pytest.raises(OptionError, match=f"{REQUIRED_VARIABLE} is meant"):
+        require_known({REQUIRED_VARIABLE.removesuffix("D"): "1"})
     with pytest.raises(OptionError, match="TESTBED_COMPRESSON: nothing reads it; TESTBED_COMPRESSION is meant"):
         require_known({"TESTBED_COMPRESSON": "fp16"})
 

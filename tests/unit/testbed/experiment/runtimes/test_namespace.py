@@ -34,6 +34,8 @@ def test_a_program_that_is_not_there_is_refused_before_anything_is_made() -> Non
         ({"stack": "gloo"}, []),
         ({"workload": {"kind": "allreduce", "stacks": ["ring/tcp", "ring/grpc"]}}, ["tcp.c"]),
         ({"workload": {"kind": "allreduce", "stacks": ["ring/grpc/int8"]}}, ["blocks.c"]),
+        ({"workload": {"kind": "command", "argv": [sys.executable]}}, []),
+        ({"workload": {"kind": "command", "argv": [sys.executable], "backend": "testbed"}}, ["tcp.c"]),
     ],
 )
 def test_what_workers_would_do_in_python_for_want_of_a_compiler_is_refused(

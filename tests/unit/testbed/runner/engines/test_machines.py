@@ -16,11 +16,12 @@ from rich.console import Console
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import expand
-from testbed.runner.engines import _machines
+from testbed.runner.engines import _machine, _machines
 from testbed.runner.engines._lease import Fence, RefusedError, Timing
 from testbed.runner.engines._machine import arrived
 from testbed.runner.engines._machines import Machines
 from testbed.runner.engines._slot import Description, Request, Status
+from testbed.runner.engines._transfer import File, files_of
 from testbed.runner.engines.base import Attempt, Event, Finished, Gone, Late, Lost, Ready, Session
 from testbed.runner.program import origin_of_runs
 from testbed.store.documents import Origin
@@ -264,6 +265,35 @@ def test_a_machine_that_was_fitted_otherwise_makes_no_runs_that_are_planned_by_w
     (gone,) = heard(opened(cluster("a"), goes_by_costs=True), Gone)
     assert isinstance(gone, Gone)
     assert gone.reason.startswith("another result of `testbed fit`")
+
+
+def test_a_machine_with_another_image_makes_one_run_and_no_further_ones(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result is refused, and so would be all others: a point that meets it again and again would be given up."""
+    built = CheapRuns(tmp_path / "results", runtime={"kind": "docker", "image_id": "sha256:2"})(EXPERIMENT)
+    here = origin_of_runs(EXPERIMENT)._replace(image="sha256:1")
+    monkeypatch.setattr(_machine, "origin_of_runs", lambda _: here)
+
+    class LeavesRecord(ScriptedSlot):
+        def files(self, _session: int) -> tuple[str, list[File]]:
+            return "record", files_of(Path(built.record))
+
+        def read(self, _session: int, path: str, offset: int) -> bytes:
+            return (Path(built.record) / path).read_bytes()[offset:]
+
+    def ended(number: int) -> Status:
+        return Status(number=number, exit_code=0, has_record=True, said="")
+
+    machines = opened(cluster("a", says=ended, lease_s=30.0, made=LeavesRecord))
+    heard(machines, Ready)
+    machines.start(attempt("a"), EXPERIMENT)
+    lost, gone = heard(machines, Lost, Gone)
+    assert isinstance(lost, Lost)
+    assert isinstance(gone, Gone)
+    assert lost.reason == gone.reason
+    assert re.search(r"another image .*: sha256:2 instead of sha256:1", gone.reason)
+    assert not gone.may_return
 
 
 def test_a_record_of_another_program_is_not_the_one_that_was_requested(
