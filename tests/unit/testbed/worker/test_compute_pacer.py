@@ -1,5 +1,6 @@
 """Real computing that is stretched, and computing that a schedule holds."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,12 +27,14 @@ def busy(time_s: float) -> None:
 
 @pytest.fixture
 def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was to be slept, each time: on a busy machine a sleep lasts longer than that."""
+    """How long was to be slept, each time: on a busy machine a sleep lasts longer than that. Threads that a test
+    before this one left in the process sleep, too."""
     slept_s: list[float] = []
-    sleep = time.sleep
+    sleep, here = time.sleep, threading.get_ident()
 
     def note(time_s: float) -> None:
-        slept_s.append(time_s)
+        if threading.get_ident() == here:
+            slept_s.append(time_s)
         sleep(time_s)
 
     monkeypatch.setattr(time, "sleep", note)
