@@ -100,15 +100,20 @@ class Feed:
         """Say that nothing comes any more; waits a moment for a page that is behind. Idempotent."""
         self._tell(lambda: [Over(num_dropped=self.num_dropped)])
         poll, deadline_s = select.poll(), time.monotonic() + _CLOSE_S
+        problem = ""
         with self._lock:
             if not self._lost:
                 poll.register(self._connection, select.POLLOUT)
             while not self._lost and self._waiting and (left_s := deadline_s - time.monotonic()) > 0:
                 poll.poll(1000 * left_s)
-                with suppress(OSError):
+                try:
                     self._flush()
+                except OSError as error:
+                    self._lost, problem = True, error.strerror or str(error)
             self._lost = True
             self._connection.close()
+        if problem:
+            self._on_lost(problem)
 
     def _translate(self, tell: Callable[[Translator], Sequence[Message]]) -> None:
         self._tell(lambda: [] if self._translator is None else tell(self._translator))

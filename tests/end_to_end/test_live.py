@@ -126,7 +126,8 @@ def test_a_run_that_is_interrupted_says_so_on_its_page(tmp_path: Path) -> None:
 
 
 def test_a_page_that_is_killed_costs_the_run_nothing_but_a_line(tmp_path: Path) -> None:
-    watched = Watched("run", tmp_path)
+    # Enough iterations that the first one is heard of before the last, by however much the page is behind.
+    watched = Watched("run", tmp_path, "--set", "workload.iterations=12")
     while not of(watched.heard, Iteration):
         assert watched.process.poll() is None
         watched.reader.join(0.05)

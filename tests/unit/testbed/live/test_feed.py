@@ -119,6 +119,19 @@ def test_a_page_that_has_died_is_mentioned_once(listener: Listener, tmp_path: Pa
     assert problem in {"Broken pipe", "Connection reset by peer"}
 
 
+def test_a_page_that_is_behind_and_dies_while_the_feed_is_closed_is_mentioned(listener: Listener) -> None:
+    listener.begin()
+    while not listener.feed._waiting:
+        listener.feed.rows("changes", [change(len(listener.lost))])
+    closing_feed = threading.Thread(target=listener.feed.close)
+    closing_feed.start()
+    time.sleep(0.1)  # it waits for the page; were it not yet, the page has died before, which is mentioned as well
+    listener.theirs.close()
+    closing_feed.join(10)
+    (problem,) = listener.lost
+    assert problem in {"Broken pipe", "Connection reset by peer"}
+
+
 def test_what_is_wrong_with_the_page_is_not_the_runs_trouble(listener: Listener) -> None:
     listener.begin()
     listener.feed.rows("links", [{"at_s": 1.0}])
