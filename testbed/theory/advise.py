@@ -56,6 +56,14 @@ class Setting:
         return ring.time_s(size_bytes) + 2 * (self.num_workers - 1) * self.latency_s
 
     @property
+    def gathered_ratio(self) -> float:
+        """The ratio that payloads which do not add up need for as few bytes on a link as `compression_ratio` leaves of
+        an all-reduce: N - 1 of them cross each link, where a ring carries 2 (N - 1)/N of one and an aggregator one."""
+        others = self.num_workers - 1
+        reduced = 1.0 if self.aggregated else 2 * others / self.num_workers
+        return self.compression_ratio * others / reduced
+
+    @property
     def compute_s(self) -> float:
         """Computing of an iteration; the optimizer's step is as long for every batch."""
         return self._computed.compute_s

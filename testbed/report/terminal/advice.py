@@ -35,7 +35,10 @@ def price(change: Change, today: Setting) -> str:
         case "links":
             return f"links of {rate_text(setting.rate_bps)}"
         case "compression":
-            return f"compression {digits(setting.compression_ratio)} x, and its codec"
+            return (
+                f"compression {digits(setting.compression_ratio)} x of the bytes on the links (payloads that are "
+                f"gathered: {digits(setting.gathered_ratio)} x), and its codec"
+            )
         case "batch":
             return f"batches {digits(setting.batch_factor)} x as large"
         case "interval":
@@ -150,6 +153,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "fusion_cycle_s": None if isinf(cycle_s) else cycle_s,
         "aggregated": setting.aggregated,
         "compression_ratio": setting.compression_ratio,
+        "gathered_compression_ratio": setting.gathered_ratio,
         "batch_factor": setting.batch_factor,
         "synchronisation_interval": setting.interval,
         "scaling_factor": setting.scaling_factor,

@@ -10,6 +10,8 @@ from testbed.errors import SpecError
 from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Setting, advise
 from testbed.traces.derived import derived_table
 from testbed.traces.table import Layer, LayerTable
+from transports.collectives.base import World
+from transports.collectives.cost import bound_s
 
 TODAY = Setting(table=derived_table("resnet50"), num_workers=32, rate_bps=10e9, efficiency=0.8)
 MOST = 0.956
@@ -146,3 +148,14 @@ def test_local_sgd_pays_the_whole_exchange_once_in_so_many_iterations() -> None:
     exchange_s = TODAY.exchange_s(TODAY.table.size_bytes)
     assert seldom.scaling_factor == pytest.approx(computing_s / (computing_s + exchange_s))
     assert seldom.iteration_s == pytest.approx((computing_s + exchange_s) / 10)
+
+
+@pytest.mark.parametrize("num_workers", [2, 8, 32])
+def test_payloads_that_are_gathered_need_half_as_many_times_the_ratio_as_there_are_workers(num_workers: int) -> None:
+    """Then a link carries as many bytes as it does of an all-reduce."""
+    setting = replace(TODAY, num_workers=num_workers, compression_ratio=4.0)
+    world, payload_bytes = World(num_workers=num_workers), round(10**9 / setting.gathered_ratio)
+    reduced_s = bound_s("all_reduce", world=world, size_bytes=10**9 // 4, goodput_bps=1e9)
+    gathered_s = bound_s("all_gather", world=world, size_bytes=num_workers * payload_bytes, goodput_bps=1e9)
+    assert reduced_s == pytest.approx(gathered_s)
+    assert setting.gathered_ratio == pytest.approx(4.0 * num_workers / 2)

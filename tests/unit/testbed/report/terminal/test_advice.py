@@ -7,6 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from testbed.record.number_text import digits
 from testbed.report.terminal.advice import (
     advice_json,
     fusion_text,
@@ -61,6 +62,17 @@ def test_every_change_has_a_price_in_its_own_unit() -> None:
     units = {change.name: price(change, TODAY) for change in advice.changes}
     assert units["transport"] == "a transport that fills 95.6 % of a link, not 80.0 %"
     assert units["interval"].startswith("averaging every 19 iterations")
+
+
+def test_a_compression_s_price_is_of_the_bytes_on_the_links() -> None:
+    """A payload of terngrad, 16 times as small, is gathered, and 32 workers' links carry what they did without."""
+    advice = advise(TODAY, 0.9, max_efficiency=0.956)
+    (compression,) = (change for change in advice.changes if change.name == "compression")
+    text = price(compression, TODAY)
+    assert "x of the bytes on the links" in text
+    assert f"(payloads that are gathered: {digits(16 * compression.setting.compression_ratio)} x)" in text
+    (reported,) = (each for each in advice_json(advice, "resnet50")["changes"] if each["change"] == "compression")
+    assert reported["gathered_compression_ratio"] == pytest.approx(16 * reported["compression_ratio"])
 
 
 def test_the_optimizer_s_step_is_as_long_for_every_batch() -> None:
