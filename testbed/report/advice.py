@@ -8,7 +8,7 @@ from testbed.record.writer import replace_text
 from testbed.report.drawing import write_pictures
 from testbed.report.figures import GREY, PALETTE, Axis, Figure, Line, Marks, Series, rounded
 from testbed.report.page import inlined, template
-from testbed.report.terminal.advice import REACH, fusion_text, headline, price
+from testbed.report.terminal.advice import REACH, fusion_text, headline, price, share_decimals
 from testbed.theory.advise import ETHERNET_BPS, Advice, Setting, curve
 
 _POINTS_PER_DECADE: Final = 20
@@ -25,6 +25,7 @@ def write_advice(advice: Advice, trace: str, path: Path) -> None:
         sentences=headline(advice),
         reach=REACH,
         fusion=fusion_text(advice.today),
+        decimals=share_decimals(advice),
         changes=[(change, price(change, advice.today)) for change in advice.changes],
         **inlined(figures),
     )
@@ -65,7 +66,7 @@ def scaling_figure(advice: Advice) -> Figure:
             hover=[f"today: {100 * today.scaling_factor:.3g} %"],
         )
     )
-    target = f"target, {percent_text(advice.target)}"
+    target = f"target, {percent_text(advice.target, share_decimals(advice))}"
     series.append(
         Line(name=target, color=GREY, x=[places[0], places[-1]], y=[100 * advice.target] * 2, width=1, readout=False)
     )

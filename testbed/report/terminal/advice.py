@@ -1,13 +1,21 @@
 """Advice and traces as a person reads them."""
 
 from dataclasses import asdict
-from math import isinf
+from math import ceil, isinf
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from testbed.record.number_text import digits, percent_text, rate_text, size_text, time_text
+from testbed.record.number_text import (
+    decimals_apart,
+    digits,
+    percent_text,
+    rate_text,
+    rounded_up,
+    size_text,
+    time_text,
+)
 from testbed.theory.advise import Advice, Change, Setting, Verification
 from testbed.traces.table import LayerTable
 
@@ -22,13 +30,14 @@ _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def price(change: Change, today: Setting) -> str:
-    """What a change takes, in its own unit."""
+    """What a change takes, in its own unit, rounded up: as much as is printed is enough."""
     setting = change.setting
     match change.name:
         case "fusion":
             return f"fusion: {fusion_text(setting)}, not {fusion_text(today)}"
         case "transport":
-            filled, instead = percent_text(setting.efficiency), percent_text(today.efficiency)
+            least = ceil(1000 * setting.efficiency - 1e-9) / 1000 if change.sufficient else setting.efficiency
+            filled, instead = percent_text(least), percent_text(today.efficiency)
             return f"a transport that fills {filled} of a link, not {instead}"
         case "aggregation":
             return "a switch that aggregates"
@@ -36,13 +45,23 @@ def price(change: Change, today: Setting) -> str:
             return f"links of {rate_text(setting.rate_bps)}"
         case "compression":
             return (
-                f"compression {digits(setting.compression_ratio)} x of the bytes on the links (payloads that are "
-                f"gathered: {digits(setting.gathered_ratio)} x), and its codec"
+                f"compression {_least(setting.compression_ratio)} x of the bytes on the links (payloads that are "
+                f"gathered: {_least(setting.gathered_ratio)} x), and its codec"
             )
         case "batch":
-            return f"batches {digits(setting.batch_factor)} x as large"
+            return f"batches {_least(setting.batch_factor)} x as large"
         case "interval":
             return f"averaging every {setting.interval} iterations (local SGD)"
+
+
+def _least(ratio: float) -> str:
+    return digits(rounded_up(ratio))
+
+
+def share_decimals(advice: Advice) -> int:
+    """Of all scaling factors beside the target: `not to 95.0 %` does not follow `95.0 %`."""
+    shown = (advice.today, *(change.setting for change in advice.changes))
+    return decimals_apart(advice.target, (setting.scaling_factor for setting in shown))
 
 
 def fusion_text(setting: Setting) -> str:
@@ -55,18 +74,21 @@ def fusion_text(setting: Setting) -> str:
 
 def headline(advice: Advice) -> list[str]:
     """The answer in a sentence or two."""
-    today, target = advice.today, percent_text(advice.target)
+    today, decimals = advice.today, share_decimals(advice)
+    target = percent_text(advice.target, decimals)
     rate = rate_text(today.rate_bps)
-    now = f"{today.num_workers} workers on {rate} links scale to {percent_text(today.scaling_factor)}"
+    now = f"{today.num_workers} workers on {rate} links scale to {percent_text(today.scaling_factor, decimals)}"
     if advice.sufficient:
         least = advice.least_rate_bps
-        spare = "" if least is None else f" {rate_text(least)} would do."
+        spare = "" if least is None else f" {rate_text(rounded_up(least, 4))} would do."
         return [f"Enough: {now}, of {target} that are requested.{spare}"]
     if (chosen := advice.recommended) is not None:
-        reached = percent_text(chosen.setting.scaling_factor)
+        reached = percent_text(chosen.setting.scaling_factor, decimals)
         return [f"Not enough: {now}, not to {target}.", f"Least to change: {price(chosen, today)}; then {reached}."]
     best = advice.best
-    most = "" if best is None else f" The most is {percent_text(best.setting.scaling_factor)}: {price(best, today)}."
+    most = ""
+    if best is not None:
+        most = f" The most is {percent_text(best.setting.scaling_factor, decimals)}: {price(best, today)}."
     return [f"Not enough: {now}, not to {target}, and no single change is enough.{most}"]
 
 
@@ -87,12 +109,14 @@ def render_advice(advice: Advice, trace: str, console: Console) -> None:
     rows.add_column("scaling factor", justify="right")
     rows.add_column("iteration", justify="right")
     rows.add_column("")
-    rows.add_row("as it is", percent_text(today.scaling_factor), time_text(today.iteration_s), "")
+    decimals = share_decimals(advice)
+    rows.add_row("as it is", percent_text(today.scaling_factor, decimals), time_text(today.iteration_s), "")
     for change in advice.changes:
         enough = "enough" if change.sufficient else "not enough"
         mark = "[green]enough[/]" if change.sufficient else f"[dim]{enough}[/]"
         setting = change.setting
-        rows.add_row(price(change, today), percent_text(setting.scaling_factor), time_text(setting.iteration_s), mark)
+        share = percent_text(setting.scaling_factor, decimals)
+        rows.add_row(price(change, today), share, time_text(setting.iteration_s), mark)
     console.print(rows)
     console.print(f"\n{REACH}", style="dim", highlight=False)
 
@@ -104,10 +128,11 @@ def render_verification(verified: Verification, console: Console) -> None:
     else:
         points = f"{abs(100 * error):.1f} points {'less' if error > 0 else 'more'} than predicted"
         met = "meets" if verified.reached else "misses"
+        decimals = decimals_apart(verified.target, [verified.measured])
         slower = f", time {verified.dilation:g} times slower" if verified.dilation > 1 else ""
         console.print(
-            f"Measured in emulation ({verified.outcome}{slower}): {percent_text(verified.measured)}, {points}; "
-            f"{met} {percent_text(verified.target)}.",
+            f"Measured in emulation ({verified.outcome}{slower}): {percent_text(verified.measured, decimals)}, "
+            f"{points}; {met} {percent_text(verified.target, decimals)}.",
             style="bold",
             highlight=False,
         )

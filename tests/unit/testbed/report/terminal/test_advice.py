@@ -1,5 +1,6 @@
 """Advice in words."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -73,6 +74,43 @@ def test_a_compression_s_price_is_of_the_bytes_on_the_links() -> None:
     assert f"(payloads that are gathered: {digits(16 * compression.setting.compression_ratio)} x)" in text
     (reported,) = (each for each in advice_json(advice, "resnet50")["changes"] if each["change"] == "compression")
     assert reported["gathered_compression_ratio"] == pytest.approx(16 * reported["compression_ratio"])
+
+
+def number(text: str, pattern: str) -> float:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return float(found.group(1))
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "rate_bps", "latency_s"), [(32, 25e9, 20e-6), (4, 5e9, 0.0), (32, 5e9, 0.0), (8, 10e9, 50e-6)]
+)
+def test_what_is_printed_of_a_least_is_enough(num_workers: int, rate_bps: float, latency_s: float) -> None:
+    today = replace(TODAY, num_workers=num_workers, rate_bps=rate_bps, latency_s=latency_s, efficiency=0.95)
+    advice = advise(today, 0.9, max_efficiency=0.956)
+    prices = {change.name: price(change, today) for change in advice.changes}
+    compression_ratio = number(prices["compression"], r"compression ([\d.]+) x")
+    assert replace(today, compression_ratio=compression_ratio).scaling_factor >= 0.9
+    batch_factor = number(prices["batch"], r"batches ([\d.]+) x")
+    assert replace(today, batch_factor=batch_factor).scaling_factor >= 0.9
+
+
+@pytest.mark.parametrize("target", [0.5, 0.9, 0.95])
+def test_the_rate_that_would_do_does_as_printed(target: float) -> None:
+    today = Setting(table=derived_table("bert_base"), num_workers=16, rate_bps=4e11, efficiency=0.95)
+    (sentence,) = headline(advise(today, target, max_efficiency=0.956))
+    least_bps = 1e9 * number(sentence, r"([\d.]+) Gbit/s would do")
+    assert replace(today, rate_bps=least_bps).scaling_factor >= target
+
+
+def test_a_share_just_below_the_target_reads_as_below_it() -> None:
+    target = TODAY.scaling_factor + 1e-5
+    first, *_ = headline(advise(TODAY, target, max_efficiency=0.956))
+    assert number(first, r"scale to ([\d.]+) %") < number(first, r"not to ([\d.]+) %")
+    assert "not to 99.99 %." in headline(advise(TODAY, 0.9999, max_efficiency=0.956))[0]
+    missed = printed(render_verification, replace(VERIFIED, measured=0.89996))
+    assert "90.00 %" not in missed
+    assert "(valid, time 20 times slower): 89.996 %" in missed
 
 
 def test_the_optimizer_s_step_is_as_long_for_every_batch() -> None:
