@@ -118,12 +118,12 @@ def advise(
     if page is not None:
         from testbed.report.advice import write_advice
 
-        write_advice(found, loaded.name, page)
+        write_advice(found, loaded.name, loaded.source, page)
     if not as_json:
-        render_advice(found, loaded.name, standard_output())
+        render_advice(found, loaded.name, loaded.source, standard_output())
     verified = _verified(found, loaded.name, max_efficiency=most, output=output, quiet=as_json) if verify else None
     if as_json:
-        emit(advice_json(found, loaded.name, verified))
+        emit(advice_json(found, loaded.name, loaded.source, verified))
     elif verified is not None:
         render_verification(verified, standard_output())
     if verified is not None and verified.outcome == "invalid":

@@ -64,8 +64,9 @@ def load_table(trace: str, batch_size: int | None) -> Loaded:
     if (found := _network(trace, batch_size)) is not None:
         return found
     table = read_table(_path(trace, batch_size))
-    source = f"recorded on {table.recorded_on}, batch {table.batch_size}" if table.recorded_on else f"from {trace}"
-    return Loaded(table, Path(trace).name, source)
+    device = f"recorded on {table.recorded_on}" if table.recorded_on else "which names no device"
+    batch = "no batch size" if table.batch_size is None else f"batch {table.batch_size}"
+    return Loaded(table, Path(trace).name, f"from {trace}, {device}, {batch}")
 
 
 def _network(trace: str, batch_size: int | None) -> Loaded | None:

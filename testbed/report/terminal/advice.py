@@ -23,6 +23,8 @@ REACH: Final = (
     "Predicted, not measured: buckets exchanged one after the other behind backward, at the stated share of the links. "
     "Costs per message, of codecs, of stragglers and of losses are not counted, so the network is better than life."
 )
+NOT_COUNTED: Final = ("costs per message", "codecs", "stragglers", "losses")
+"""What no advice counts."""
 _NUM_ROWS: Final = 12
 """Layers that are shown one by one; of more, the largest."""
 _PICTURE_COLUMNS: Final = 72
@@ -49,7 +51,7 @@ def price(change: Change, today: Setting) -> str:
                 f"gathered: {_least(setting.gathered_ratio)} x), and its codec"
             )
         case "batch":
-            return f"batches {_least(setting.batch_factor)} x as large"
+            return f"batches {_least(setting.batch_factor)} x as large, computed in proportion"
         case "interval":
             return f"averaging every {setting.interval} iterations (local SGD)"
 
@@ -92,8 +94,20 @@ def headline(advice: Advice) -> list[str]:
     return [f"Not enough: {now}, not to {target}, and no single change is enough.{most}"]
 
 
-def render_advice(advice: Advice, trace: str, console: Console) -> None:
-    """The answer, and each change with its price."""
+def not_in_trace(table: LayerTable) -> list[str]:
+    """The parts of an iteration that a trace gives no time, so that they are not counted."""
+    parts = {"the optimizer's step": table.update_s}
+    return [name for name, part_s in parts.items() if not part_s]
+
+
+def basis(table: LayerTable, source: str) -> str:
+    """What the times of computing rest on, in a sentence or two."""
+    missing = not_in_trace(table)
+    return f"Computing: {source}." + (f" Not in the trace, so not counted: {', '.join(missing)}." if missing else "")
+
+
+def render_advice(advice: Advice, trace: str, source: str, console: Console) -> None:
+    """The answer, and each change with its price; `source` says where the trace's times are from."""
     for sentence in headline(advice):
         console.print(sentence, style="bold", highlight=False)
     today = advice.today
@@ -101,9 +115,10 @@ def render_advice(advice: Advice, trace: str, console: Console) -> None:
     console.print(
         f"\n{trace}: {time_text(today.compute_s)} of computing an iteration, "
         f"{size_text(table.size_bytes)} of gradients; ring, {percent_text(today.efficiency)} of the links' rate "
-        f"filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}\n",
+        f"filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}",
         highlight=False,
     )
+    console.print(f"{basis(table, source)}\n", highlight=False)
     rows = Table(box=None, pad_edge=False)
     rows.add_column("one change")
     rows.add_column("scaling factor", justify="right")
@@ -142,12 +157,16 @@ def render_verification(verified: Verification, console: Console) -> None:
         console.print(f"  record: {verified.record}", style="dim", highlight=False)
 
 
-def advice_json(advice: Advice, trace: str, verified: Verification | None = None) -> dict[str, Any]:
+def advice_json(advice: Advice, trace: str, source: str, verified: Verification | None = None) -> dict[str, Any]:
     """The advice as plain data, for scripts. Every number is predicted but those of `verified`."""
-    recommended = advice.recommended
+    recommended, table = advice.recommended, advice.today.table
     return {
         "kind": "predicted",
         "trace": trace,
+        "source": source,
+        "batch_size": table.batch_size,
+        "size_bytes": table.size_bytes,
+        "not_counted": [*NOT_COUNTED, *not_in_trace(table)],
         "target": advice.target,
         "sufficient": advice.sufficient,
         "least_rate_bps": advice.least_rate_bps,
@@ -176,12 +195,14 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "latency_s": setting.latency_s,
         "efficiency": setting.efficiency,
         "fusion_cycle_s": None if isinf(cycle_s) else cycle_s,
+        "collective": "in_network" if setting.aggregated else "ring",
         "aggregated": setting.aggregated,
         "compression_ratio": setting.compression_ratio,
         "gathered_compression_ratio": setting.gathered_ratio,
         "batch_factor": setting.batch_factor,
         "synchronisation_interval": setting.interval,
         "scaling_factor": setting.scaling_factor,
+        "compute_s": setting.compute_s,
         "iteration_time_s": setting.iteration_s,
     }
 

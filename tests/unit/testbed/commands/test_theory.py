@@ -67,6 +67,19 @@ def test_advice_for_scripts_is_one_json_object() -> None:
     assert reported["recommended"] == "links"
 
 
+def test_advice_says_the_device_and_the_batch_that_it_is_for(tmp_path: Path) -> None:
+    words = ("--workers", "32", "--link", "10gbit")
+    assert "batch 32; Zhang et al. 2020 (arXiv:2006.10103): V100" in run("advise", "resnet50", *words, "--json").stdout
+    assert "V100" in run("advise", "resnet50", *words).stdout
+    table = tmp_path / "mine.txt"
+    table.write_text("# batch_size=8\n# recorded_on=A100\nId Name Forward Backward Comm Size\n0 a 10 20 - 4000\n")
+    reported = json.loads(run("advise", str(table), *words, "--json").stdout)
+    assert reported["source"] == f"from {table}, recorded on A100, batch 8"
+    table.write_text("Id Name Forward Backward Comm Size\n0 a 10 20 - 4000\n")
+    reported = json.loads(run("advise", str(table), *words, "--json").stdout)
+    assert reported["source"] == f"from {table}, which names no device, no batch size"
+
+
 def test_latency_and_efficiency_count() -> None:
     def scaling_factor(*options: str) -> float:
         done = run("advise", "resnet50", "--workers", "8", "--json", *options)

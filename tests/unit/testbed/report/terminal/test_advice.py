@@ -26,6 +26,8 @@ from testbed.traces.table import Layer, LayerTable
 
 TODAY = Setting(table=derived_table("resnet50"), num_workers=32, rate_bps=10e9, efficiency=0.8)
 
+SOURCE = "derived, batch 32; V100"
+
 
 def printed(render: Callable[..., None], *arguments: object) -> str:
     out = StringIO()
@@ -56,7 +58,7 @@ def test_the_headline_says_what_is_best_where_nothing_is_enough() -> None:
 
 def test_every_change_has_a_price_in_its_own_unit() -> None:
     advice = advise(TODAY, 0.9, max_efficiency=0.956)
-    text = printed(render_advice, advice, "resnet50")
+    text = printed(render_advice, advice, "resnet50", SOURCE)
     for change in advice.changes:
         assert price(change, TODAY) in text
     assert "Predicted, not measured" in text
@@ -72,7 +74,9 @@ def test_a_compression_s_price_is_of_the_bytes_on_the_links() -> None:
     text = price(compression, TODAY)
     assert "x of the bytes on the links" in text
     assert f"(payloads that are gathered: {digits(16 * compression.setting.compression_ratio)} x)" in text
-    (reported,) = (each for each in advice_json(advice, "resnet50")["changes"] if each["change"] == "compression")
+    (reported,) = (
+        each for each in advice_json(advice, "resnet50", SOURCE)["changes"] if each["change"] == "compression"
+    )
     assert reported["gathered_compression_ratio"] == pytest.approx(16 * reported["compression_ratio"])
 
 
@@ -116,7 +120,7 @@ def test_a_share_just_below_the_target_reads_as_below_it() -> None:
 def test_the_optimizer_s_step_is_as_long_for_every_batch() -> None:
     table = LayerTable(layers=(Layer("a", 0.01, 0.02, 4 * 10**6),), update_s=0.05)
     large = Setting(table=table, num_workers=4, rate_bps=1e9, batch_factor=8)
-    text = printed(render_advice, advise(large, 0.9, max_efficiency=0.956), "mine")
+    text = printed(render_advice, advise(large, 0.9, max_efficiency=0.956), "mine", SOURCE)
     assert "mine: 290 ms of computing an iteration" in text
 
 
@@ -128,11 +132,27 @@ def test_fusion_is_said_in_words() -> None:
 
 def test_json_is_marked_as_predicted_and_has_every_change() -> None:
     advice = advise(TODAY, 0.9, max_efficiency=0.956)
-    reported = advice_json(advice, "resnet50")
+    reported = advice_json(advice, "resnet50", SOURCE)
     assert reported["kind"] == "predicted"
     assert reported["recommended"] == "links"
     assert [each["change"] for each in reported["changes"]] == [change.name for change in advice.changes]
     assert reported["today"]["scaling_factor"] == TODAY.scaling_factor
+
+
+def test_what_the_answer_rests_on_is_said() -> None:
+    advice = advise(TODAY, 0.9, max_efficiency=0.956)
+    text = printed(render_advice, advice, "resnet50", SOURCE)
+    assert f"Computing: {SOURCE}. Not in the trace, so not counted: the optimizer's step." in text
+    assert "x as large, computed in proportion" in text
+    reported = advice_json(advice, "resnet50", SOURCE)
+    assert (reported["source"], reported["batch_size"]) == (SOURCE, 32)
+    assert reported["size_bytes"] == TODAY.table.size_bytes
+    assert {"codecs", "losses", "the optimizer's step"} < set(reported["not_counted"])
+    assert (reported["today"]["collective"], reported["today"]["compute_s"]) == ("ring", TODAY.compute_s)
+    (aggregated,) = (each for each in reported["changes"] if each["change"] == "aggregation")
+    assert aggregated["collective"] == "in_network"
+    updated = advise(replace(TODAY, table=replace(TODAY.table, update_s=0.01)), 0.9, max_efficiency=0.956)
+    assert "Not in the trace" not in printed(render_advice, updated, "resnet50", SOURCE)
 
 
 VERIFIED = Verification(
@@ -162,7 +182,7 @@ def test_a_verification_says_how_far_off_the_advice_was() -> None:
 def test_a_verification_without_a_number_says_why() -> None:
     text = printed(render_verification, replace(VERIFIED, measured=None, missing="computing was late"))
     assert "Not verified: computing was late" in text
-    verified = advice_json(advise(TODAY, 0.9, max_efficiency=0.956), "resnet50", VERIFIED)["verified"]
+    verified = advice_json(advise(TODAY, 0.9, max_efficiency=0.956), "resnet50", SOURCE, VERIFIED)["verified"]
     assert (verified["reached"], verified["error"]) == (True, pytest.approx(0.02))
 
 
