@@ -197,7 +197,7 @@ def generate(
             raise SpecError("\n".join(explanations(error, given, GENERATORS[kind]))) from None
         written = TRACE_FORMATS.parse(format_)
     table = load_table(trace, batch_size).table
-    if table.input_s or table.host_to_device_s:
+    if table.input_and_copy_s:
         raise SpecError(
             f"{trace}: a graph has no input that is read ahead of its iteration; leave input_us and host_to_device_us "
             "out of the table"

@@ -86,6 +86,11 @@ class LayerTable:
         return self.forward_s + self.backward_s + self.update_s
 
     @property
+    def input_and_copy_s(self) -> float:
+        """Reading a batch and copying it, both while the batch before is computed with."""
+        return self.input_s + self.host_to_device_s
+
+    @property
     def size_bytes(self) -> int:
         """The size of all gradients."""
         return sum(layer.size_bytes for layer in self.layers)

@@ -100,6 +100,13 @@ def not_in_trace(table: LayerTable) -> list[str]:
     return [name for name, part_s in parts.items() if not part_s]
 
 
+def computing_text(setting: Setting) -> str:
+    """`97 ms of computing an iteration`, and what input takes meanwhile."""
+    text = f"{time_text(setting.compute_s)} of computing an iteration"
+    input_s = setting.table.lengthened(setting.batch_factor).input_and_copy_s
+    return f"{text}, {time_text(input_s)} of reading and copying its input meanwhile" if input_s else text
+
+
 def basis(table: LayerTable, source: str) -> str:
     """What the times of computing rest on, in a sentence or two."""
     missing = not_in_trace(table)
@@ -113,7 +120,7 @@ def render_advice(advice: Advice, trace: str, source: str, console: Console) -> 
     today = advice.today
     table = today.table
     console.print(
-        f"\n{trace}: {time_text(today.compute_s)} of computing an iteration, "
+        f"\n{trace}: {computing_text(today)}, "
         f"{size_text(table.size_bytes)} of gradients; ring, {percent_text(today.efficiency)} of the links' rate "
         f"filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}",
         highlight=False,
@@ -203,6 +210,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "synchronisation_interval": setting.interval,
         "scaling_factor": setting.scaling_factor,
         "compute_s": setting.compute_s,
+        "alone_s": setting.alone_s,
         "iteration_time_s": setting.iteration_s,
     }
 

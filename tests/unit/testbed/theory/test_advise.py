@@ -136,6 +136,22 @@ def test_the_optimizer_takes_no_longer_for_a_larger_batch() -> None:
     assert seldom.scaling_factor >= 0.99 > replace(seldom, interval=seldom.interval - 1).scaling_factor
 
 
+def test_input_that_takes_longer_than_computing_hides_communication() -> None:
+    """As in a replay: a batch is read while the one before is computed with, and gradients are waited for."""
+    table = LayerTable(layers=(Layer("a", 0.006, 0.01, 8 * 10**6),), input_s=0.19, host_to_device_s=0.01)
+    slow = Setting(table=table, num_workers=4, rate_bps=1e9)
+    exchange_s = slow.exchange_s(8 * 10**6)
+    assert slow.alone_s == slow.iteration_s == pytest.approx(0.2)
+    assert advise(slow, 0.99, max_efficiency=MOST).sufficient
+    slower = replace(slow, rate_bps=1e8)
+    assert slower.iteration_s == pytest.approx(0.016 + 10 * exchange_s)
+    assert slower.scaling_factor == pytest.approx(0.2 / (0.016 + 10 * exchange_s))
+    seldom = replace(slower, interval=5)
+    assert seldom.iteration_s == pytest.approx((4 * 0.2 + 0.016 + 10 * exchange_s) / 5)
+    least = change(advise(slower, 0.95, max_efficiency=MOST), "interval").setting
+    assert least.scaling_factor >= 0.95 > replace(least, interval=least.interval - 1).scaling_factor
+
+
 def test_a_trace_that_computes_nothing_is_refused() -> None:
     table = LayerTable(layers=(Layer("a", 0.0, 0.0, 4000),))
     with pytest.raises(SpecError, match="the trace says no times"):

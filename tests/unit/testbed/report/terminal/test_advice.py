@@ -121,7 +121,12 @@ def test_the_optimizer_s_step_is_as_long_for_every_batch() -> None:
     table = LayerTable(layers=(Layer("a", 0.01, 0.02, 4 * 10**6),), update_s=0.05)
     large = Setting(table=table, num_workers=4, rate_bps=1e9, batch_factor=8)
     text = printed(render_advice, advise(large, 0.9, max_efficiency=0.956), "mine", SOURCE)
-    assert "mine: 290 ms of computing an iteration" in text
+    assert "mine: 290 ms of computing an iteration, 4 MB" in text
+    read = replace(large, table=replace(table, input_s=0.02, host_to_device_s=0.005))
+    advice = advise(read, 0.9, max_efficiency=0.956)
+    text = printed(render_advice, advice, "mine", SOURCE)
+    assert "mine: 290 ms of computing an iteration, 200 ms of reading and copying its input meanwhile, 4 MB" in text
+    assert advice_json(advice, "mine", SOURCE)["today"]["alone_s"] == read.alone_s
 
 
 def test_fusion_is_said_in_words() -> None:
