@@ -122,6 +122,17 @@ class LayerTable:
             raise ValueError("the trace does not say of how many samples it is")
         return replace(self.lengthened(batch_size / self.batch_size), batch_size=batch_size)
 
+    def with_iteration(self, iteration_s: float) -> "LayerTable":
+        """Of a trace without a forward pass: it takes what is left of such an iteration beside the other parts.
+
+        Raises ValueError where the trace has a forward pass, or the other parts alone take longer.
+        """
+        if self.forward_s:
+            raise ValueError("the trace says how long forward takes, and with it how long an iteration does")
+        if iteration_s < self.compute_s:
+            raise ValueError(f"backward alone takes {self.compute_s:g} s, an iteration cannot take {iteration_s:g} s")
+        return replace(self, undivided_s=iteration_s - self.compute_s)
+
     def updating_in_forward(self) -> "LayerTable":
         """With the optimizer's step taken layer by layer, by their sizes, each before the layer's part of the forward
         pass."""

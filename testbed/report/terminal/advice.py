@@ -25,6 +25,10 @@ REACH: Final = (
 )
 NOT_COUNTED: Final = ("costs per message", "codecs", "stragglers", "losses")
 """What no advice counts."""
+_NO_FORWARD: Final = (
+    "The trace has no forward pass, so an iteration is counted too short, and less than this may do: say how long a "
+    "whole one takes (--iteration)."
+)
 _NUM_ROWS: Final = 12
 """Layers that are shown one by one; of more, the largest."""
 _PICTURE_COLUMNS: Final = 72
@@ -84,19 +88,22 @@ def headline(advice: Advice) -> list[str]:
         least = advice.least_rate_bps
         spare = "" if least is None else f" {rate_text(rounded_up(least, 4))} would do."
         return [f"Enough: {now}, of {target} that are requested.{spare}"]
+    # What is enough without a forward pass is enough with one, which waits for nothing.
+    incomplete = [] if today.table.forward_s else [_NO_FORWARD]
     if (chosen := advice.recommended) is not None:
         reached = percent_text(chosen.setting.scaling_factor, decimals)
-        return [f"Not enough: {now}, not to {target}.", f"Least to change: {price(chosen, today)}; then {reached}."]
+        answer = [f"Not enough: {now}, not to {target}.", f"Least to change: {price(chosen, today)}; then {reached}."]
+        return [*answer, *incomplete]
     best = advice.best
     most = ""
     if best is not None:
         most = f" The most is {percent_text(best.setting.scaling_factor, decimals)}: {price(best, today)}."
-    return [f"Not enough: {now}, not to {target}, and no single change is enough.{most}"]
+    return [f"Not enough: {now}, not to {target}, and no single change is enough.{most}", *incomplete]
 
 
 def not_in_trace(table: LayerTable) -> list[str]:
     """The parts of an iteration that a trace gives no time, so that they are not counted."""
-    parts = {"the optimizer's step": table.update_s}
+    parts = {"the forward pass": table.forward_s, "the optimizer's step": table.update_s}
     return [name for name, part_s in parts.items() if not part_s]
 
 

@@ -80,6 +80,26 @@ def test_advice_says_the_device_and_the_batch_that_it_is_for(tmp_path: Path) -> 
     assert reported["source"] == f"from {table}, which names no device, no batch size"
 
 
+def test_an_iteration_completes_a_trace_without_a_forward_pass(tmp_path: Path) -> None:
+    log = tmp_path / "model.bk.log"
+    log.write_text("a comment\n1\n2\n10000,400\n20000,8000000\n")
+    words = ("advise", str(log), "--workers", "8", "--link", "10gbit")
+    alone, completed = (json.loads(run(*words, *more, "--json").stdout) for more in ((), ("--iteration", "97ms")))
+    assert alone["today"]["compute_s"] == pytest.approx(0.03)
+    assert completed["today"]["compute_s"] == pytest.approx(0.097)
+    assert completed["today"]["scaling_factor"] > alone["today"]["scaling_factor"]
+    assert "the forward pass" in alone["not_counted"]
+    assert "the forward pass" not in completed["not_counted"]
+    for arguments, problem in (
+        ((*words, "--iteration", "20ms"), "--iteration: backward alone takes 0.03 s"),
+        ((*words, "--iteration", "soon"), "--iteration: 'soon' is not a time"),
+        (("advise", "resnet50", *words[2:], "--iteration", "1s"), "--iteration: the trace says how long forward takes"),
+    ):
+        done = run(*arguments)
+        assert isinstance(done.exception, SpecError)
+        assert problem in str(done.exception)
+
+
 def test_latency_and_efficiency_count() -> None:
     def scaling_factor(*options: str) -> float:
         done = run("advise", "resnet50", "--workers", "8", "--json", *options)

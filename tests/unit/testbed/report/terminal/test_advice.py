@@ -160,6 +160,17 @@ def test_what_the_answer_rests_on_is_said() -> None:
     assert "Not in the trace" not in printed(render_advice, updated, "resnet50", SOURCE)
 
 
+def test_a_trace_without_a_forward_pass_is_said_to_be_incomplete_where_that_may_decide() -> None:
+    layers = tuple(layer._replace(forward_s=0.0) for layer in TODAY.table.layers)
+    today = replace(TODAY, table=replace(TODAY.table, layers=layers))
+    advice = advise(today, 0.9, max_efficiency=0.956)
+    assert "The trace has no forward pass" in headline(advice)[-1]
+    assert "the forward pass, the optimizer's step" in printed(render_advice, advice, "resnet50", SOURCE)
+    assert "the forward pass" in advice_json(advice, "resnet50", SOURCE)["not_counted"]
+    assert "--iteration" not in "".join(headline(advise(replace(today, rate_bps=1e11), 0.5, max_efficiency=0.956)))
+    assert "no forward pass" not in "".join(headline(advise(TODAY, 0.9, max_efficiency=0.956)))
+
+
 VERIFIED = Verification(
     predicted=0.95,
     target=0.9,
