@@ -79,6 +79,9 @@ class IterationPrediction:
     """While an exchange is under way."""
     exposed_s: float
     """What the iteration takes beyond the slowest worker's computing."""
+    codec_s: float | None
+    """What compressing and decompressing its gradients takes each worker; None: nobody knows, and it counts as no
+    time."""
     scaling_factor: float | None
     """T_n / (n T_1), as a run has it: what workers take alone, slowdowns included, over the iteration."""
     decides: Decider
@@ -96,8 +99,8 @@ def predict_iteration(
     plan: Plan, expected: Expected | None = None, codecs: Sequence[CodecTime] | None = None
 ) -> IterationPrediction:
     """Of a plan's experiment; `expected` says what predictions were compared with, `codecs` what compressing each
-    bucket takes each worker while all do, in virtual time (None: no time). Raises SpecError for what has no iterations
-    to predict."""
+    bucket takes each worker while all do, in virtual time (None: nobody knows, and no time is counted). Raises
+    SpecError for what has no iterations to predict."""
     return _Predictor(plan, codecs).predict(outside(plan, expected))
 
 
@@ -194,6 +197,7 @@ class _Predictor:
         self._table = timed or _untimed(experiment.workload)
         self._passes_s = self._table.forward_s + self._table.backward_s
         exchanges = exchanges_by_bucket(experiment, plan.buckets)
+        self._codecs_known = codecs is not None or not experiment.compression.compresses
         self._codecs = [CodecTime(0.0, 0.0)] * len(exchanges) if codecs is None else codecs
         self._buckets = [
             _Bucket(*each) for each in zip(plan.buckets, self._bucket_ready_s(), exchanges, self._codecs, strict=True)
@@ -233,6 +237,7 @@ class _Predictor:
             straggler_s=slowest_s - self._table.compute_s,
             communication_s=sum(end_s - start_s for start_s, end_s in shown.exchanged),
             exposed_s=max(0.0, time_s - slowest_s),
+            codec_s=sum(map(sum, self._codecs)) if self._codecs_known else None,
             scaling_factor=alone / time_s if self._known and time_s else None,
             decides=self._decides(shown),
             critical_path=tuple(shown.critical_path()),

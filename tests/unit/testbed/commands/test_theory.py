@@ -60,6 +60,21 @@ def test_automatic_dilation_of_what_cannot_be_dilated_is_refused(spec: Path) -> 
     assert "computes as fast as this machine does" in str(done.exception)
 
 
+def test_a_codec_that_cannot_be_measured_is_said_not_to_be_in_the_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("testbed.machine.codec_cost.find_spec", lambda _: None)
+    path = tmp_path / "compressed.yaml"
+    path.write_text(SPEC.replace("dilation: auto", "dilation: 5") + "compression: top_k\n")
+    said = "the codec's time is not in the prediction: it is measured with torch, which is not installed here"
+    assert said in " ".join(run("predict", str(path)).stdout.split())
+    assert json.loads(run("predict", str(path), "--json").stdout)["parts"]["codec_s"] is None
+    plain = ("predict", str(path), "--set", "compression=none")
+    assert said not in " ".join(run(*plain).stdout.split())
+    assert json.loads(run(*plain, "--json").stdout)["parts"]["codec_s"] == 0.0
+
+
 def test_advice_for_scripts_is_one_json_object() -> None:
     done = run("advise", "resnet50", "--workers", "32", "--link", "10gbit", "--json")
     reported = json.loads(done.stdout)

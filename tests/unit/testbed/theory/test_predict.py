@@ -326,6 +326,13 @@ def test_codecs_of_buckets_that_wait_for_each_other_add_up() -> None:
         assert after.start_s == pytest.approx(before.end_s)
 
 
+def test_a_codec_whose_time_nobody_knows_is_told_from_none() -> None:
+    assert predicted().codec_s == 0.0
+    assert predicted(compression="top_k").codec_s is None
+    spec = {"name": "x", "workload": WORKLOAD, "fusion": "layers", "compression": "top_k"}
+    assert predict_iteration(make_plan(validate(spec)), None, CODECS).codec_s == pytest.approx(0.036)
+
+
 def test_a_codec_can_be_what_decides() -> None:
     small = {**WORKLOAD, "layers": ["400KB", "400KB"], "forward": "0s", "backward": "1us"}
     plan = make_plan(validate({"name": "x", "workload": small, "fusion": "layers", "link": {"rate": "1gbit"}}))
