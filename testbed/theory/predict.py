@@ -422,7 +422,8 @@ class _Predictor:
 
     def _models(self, time_s: float, buckets: Sequence["_Bucket"]) -> dict[str, float | None]:
         plan, table = self._plan, self._table
-        workers, size_bytes = plan.experiment.workers, table.size_bytes
+        workers, size_bytes = plan.experiment.workers, self._reduced_bytes()
+        codec_s = sum(map(sum, self._codecs))
         links = ArchitectureLinks(
             rate_bps=plan.prediction.goodput_bps,
             latency_s=plan.propagation_s + plan.costs.host_latency_s,
@@ -435,8 +436,10 @@ class _Predictor:
         if servers > 1:
             architectures[f"{servers} servers"] = Servers(servers)
         for name, architecture in architectures.items():
-            found[f"architecture: {name}, no overlap"] = table.compute_s + architecture.time_s(
-                size_bytes, workers, links
+            found[f"architecture: {name}, no overlap"] = (
+                None
+                if size_bytes is None
+                else table.compute_s + architecture.time_s(size_bytes, workers, links) + codec_s
             )
         cost = self._cost_of_gradients(buckets)
         by_layer, merged = dag.buckets_by_layer(table, cost.time_s), dag.buckets_merged(table, cost)
@@ -449,6 +452,16 @@ class _Predictor:
         found["what if the network were fully used"] = max(self._passes_s, ends_s) + table.update_s
         return found
 
+    def _reduced_bytes(self) -> int | None:
+        """What each worker hands over to be added up, in an iteration; None where anything of it does not add up, so
+        that it is not exchanged in the way of an architecture."""
+        if not self._plan.experiment.compression.compresses:
+            return self._table.size_bytes
+        handed_over = [each for bucket in self._buckets for each in bucket.exchanges if each.of_gradients]
+        if any(each.operation != "all_reduce" for each in handed_over):
+            return None
+        return sum(each.payload_bytes(self._plan.experiment.workers) for each in handed_over)
+
     def _fully_used_s(self, exchange: Exchange) -> float:
         """The least time of an exchange whose links do nothing else, headers left out."""
         aggregation = self._plan.collective.aggregation
@@ -459,11 +472,13 @@ class _Predictor:
         return bound_s(exchange.operation, world=alone, size_bytes=size_bytes, goodput_bps=self._rate_bps)
 
     def _cost_of_gradients(self, buckets: Sequence["_Bucket"]) -> dag.ExchangeCost:
-        """Of exchanging so many bytes of gradients, before they are compressed: a line through the smallest bucket and
-        the largest."""
-        of_size = {bucket.num_elements: bucket.exchanges for bucket in buckets}
+        """Of exchanging so many bytes of gradients, before they are compressed, codec included: a line through the
+        smallest bucket and the largest."""
+        of_size = {bucket.num_elements: bucket for bucket in buckets}
         fewest, most = min(of_size), max(of_size)
-        fewest_s, most_s = (sum(self.whole_s(each) for each in of_size[count]) for count in (fewest, most))
+        fewest_s, most_s = (
+            sum(map(self.whole_s, of_size[count].exchanges)) + sum(of_size[count].codec) for count in (fewest, most)
+        )
         s_per_element = (most_s - fewest_s) / (most - fewest) if most > fewest else most_s / most
         return dag.ExchangeCost(
             startup_s=max(0.0, fewest_s - fewest * s_per_element), s_per_byte=s_per_element / GRADIENT_ELEMENT_BYTES
