@@ -64,8 +64,8 @@ def decimals_apart(target: float, shares: Iterable[float]) -> int:
     shares = list(shares)
     for num_decimals in range(1, _MAX_DECIMALS):
         printed = round(100 * target, num_decimals)
-        told_apart = all((round(100 * share, num_decimals) < printed) == (share < target) for share in shares)
-        if told_apart and printed == round(100 * target, _MAX_DECIMALS):
+        distinct = all((round(100 * share, num_decimals) < printed) == (share < target) for share in shares)
+        if distinct and printed == round(100 * target, _MAX_DECIMALS):
             return num_decimals
     return _MAX_DECIMALS
 

@@ -358,7 +358,7 @@ def test_codecs_of_buckets_that_wait_for_each_other_add_up() -> None:
         assert after.start_s == pytest.approx(before.end_s)
 
 
-def test_a_codec_whose_time_nobody_knows_is_told_from_none() -> None:
+def test_a_codec_whose_time_nobody_knows_is_no_codec_of_no_time() -> None:
     assert predicted().codec_s == 0.0
     assert predicted(compression="top_k").codec_s is None
     spec = {"name": "x", "workload": WORKLOAD, "fusion": "layers", "compression": "top_k"}
