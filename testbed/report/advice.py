@@ -8,7 +8,16 @@ from testbed.record.writer import replace_text
 from testbed.report.drawing import write_pictures
 from testbed.report.figures import GREY, PALETTE, Axis, Figure, Line, Marks, Series, rounded
 from testbed.report.page import inlined, template
-from testbed.report.terminal.advice import REACH, basis, computing_text, fusion_text, headline, price, share_decimals
+from testbed.report.terminal.advice import (
+    REACH,
+    basis,
+    compressors_text,
+    computing_text,
+    fusion_text,
+    headline,
+    price,
+    share_decimals,
+)
 from testbed.theory.advise import ETHERNET_BPS, Advice, Setting, curve
 
 _POINTS_PER_DECADE: Final = 20
@@ -28,6 +37,7 @@ def write_advice(advice: Advice, trace: str, source: str, path: Path) -> None:
         basis=basis(advice.today.table, source),
         computing=computing_text(advice.today),
         fusion=fusion_text(advice.today),
+        compressors=compressors_text(advice),
         decimals=share_decimals(advice),
         changes=[(change, price(change, advice.today)) for change in advice.changes],
         **inlined(figures),

@@ -59,9 +59,7 @@ class Setting:
     def gathered_ratio(self) -> float:
         """The ratio that payloads which do not add up need for as few bytes on a link as `compression_ratio` leaves of
         an all-reduce: N - 1 of them cross each link, where a ring carries 2 (N - 1)/N of one and an aggregator one."""
-        others = self.num_workers - 1
-        reduced = 1.0 if self.aggregated else 2 * others / self.num_workers
-        return self.compression_ratio * others / reduced
+        return self.compression_ratio * (self.num_workers - 1 if self.aggregated else self.num_workers / 2)
 
     @property
     def compute_s(self) -> float:

@@ -17,6 +17,7 @@ from testbed.record.number_text import (
     time_text,
 )
 from testbed.theory.advise import Advice, Change, Setting, Verification
+from testbed.theory.compressors import link_ratios
 from testbed.traces.table import LayerTable
 
 REACH: Final = (
@@ -68,6 +69,24 @@ def share_decimals(advice: Advice) -> int:
     """Of all scaling factors beside the target: `not to 95.0 %` does not follow `95.0 %`."""
     shown = (advice.today, *(change.setting for change in advice.changes))
     return decimals_apart(advice.target, (setting.scaling_factor for setting in shown))
+
+
+def compressors(advice: Advice) -> dict[str, float]:
+    """Shipped compressors that leave as few bytes on the links as the advised compression, and how many times fewer;
+    none where it is not enough, or a switch aggregates."""
+    needed = [each.setting for each in advice.changes if each.name == "compression" and each.sufficient]
+    if not needed or needed[0].aggregated:
+        return {}
+    ratios = link_ratios(needed[0].table, needed[0].num_workers)
+    return {kind: ratio for kind, ratio in ratios.items() if ratio >= needed[0].compression_ratio}
+
+
+def compressors_text(advice: Advice) -> str:
+    """Their names in a sentence; empty where there are none."""
+    if not (found := compressors(advice)):
+        return ""
+    named = ", ".join(f"{kind} {digits(ratio)} x" for kind, ratio in found.items())
+    return f"So much compression on the links, as options are by default, what they lose not judged: {named}."
 
 
 def fusion_text(setting: Setting) -> str:
@@ -147,6 +166,8 @@ def render_advice(advice: Advice, trace: str, source: str, console: Console) -> 
         share = percent_text(setting.scaling_factor, decimals)
         rows.add_row(price(change, today), share, time_text(setting.iteration_s), mark)
     console.print(rows)
+    if named := compressors_text(advice):
+        console.print(f"\n{named}", highlight=False)
     console.print(f"\n{REACH}", style="dim", highlight=False)
 
 
@@ -195,6 +216,7 @@ def advice_json(advice: Advice, trace: str, source: str, verified: Verification 
             }
             for change in advice.changes
         ],
+        "compressors": compressors(advice),
         "verified": None
         if verified is None
         else {**asdict(verified), "error": verified.error, "reached": verified.reached},

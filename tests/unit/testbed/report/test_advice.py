@@ -22,6 +22,7 @@ def test_the_page_is_one_file_with_every_change(tmp_path: Path) -> None:
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", re.sub(r"(?s)(?<=<script>).*?(?=</script>)", "", html))
     assert "resnet&lt;50&gt;" in html
     assert "Predicted, not measured" in html
+    assert "int8 3.94 x" in html
     assert "Computing: derived, batch 32; V100." in html
     assert html.count('<td class="change">') == 1 + len(ADVICE.changes)
     (figures,) = re.findall(r'id="figures">(.*?)</script>', html, re.DOTALL)

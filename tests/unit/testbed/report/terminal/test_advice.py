@@ -11,6 +11,7 @@ from rich.console import Console
 from testbed.record.number_text import digits
 from testbed.report.terminal.advice import (
     advice_json,
+    compressors_text,
     fusion_text,
     headline,
     picture,
@@ -78,6 +79,16 @@ def test_a_compression_s_price_is_of_the_bytes_on_the_links() -> None:
         each for each in advice_json(advice, "resnet50", SOURCE)["changes"] if each["change"] == "compression"
     )
     assert reported["gathered_compression_ratio"] == pytest.approx(16 * reported["compression_ratio"])
+
+
+def test_shipped_compressors_that_leave_so_few_bytes_are_named() -> None:
+    """At 32 workers terngrad's ternary digits, which are gathered, do not."""
+    advice = advise(TODAY, 0.9, max_efficiency=0.956)
+    named = advice_json(advice, "resnet50", SOURCE)["compressors"]
+    assert {"int8", "powersgd"} <= set(named)
+    assert not {"fp16", "terngrad", "qsgd"} & set(named)
+    assert "int8 3.94 x" in " ".join(printed(render_advice, advice, "resnet50", SOURCE).split())
+    assert compressors_text(advise(replace(TODAY, rate_bps=1e11), 0.9, max_efficiency=0.956)) == ""
 
 
 def number(text: str, pattern: str) -> float:
