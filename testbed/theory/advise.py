@@ -1,8 +1,8 @@
 """Which change is enough? What brings a training's scaling factor to a target, and at which price.
 
-The model is that of `what_if.py`: buckets of gradients, exchanged one after the other while backward goes on, over
-links that a transport fills to a stated share. Every number is a prediction, and one that is kind to the network: costs
-per message, codecs, stragglers and losses are not in it.
+The model is that of `what_if.py`, but for what is joined: buckets are those that an engine makes of what is ready, and
+are exchanged one after the other while backward goes on, over links that a transport fills to a stated share. Every
+number is a prediction: costs per message, codecs, stragglers and losses are not in it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +11,8 @@ from math import ceil, inf
 from typing import Final, Literal, NamedTuple
 
 from testbed.errors import SpecError
-from testbed.theory.buckets import ByTime
-from testbed.theory.what_if import FullAggregation, FullRing, smallest_factor, what_if
+from testbed.theory.buckets import ByTime, exposed_s, joined_in_turn
+from testbed.theory.what_if import FullAggregation, FullRing, smallest_factor
 from testbed.traces.table import LayerTable
 
 ETHERNET_BPS: Final = tuple(rate * 1e9 for rate in (1, 10, 25, 40, 50, 100, 200, 400, 800))
@@ -45,9 +45,7 @@ class Setting:
     """Iterations from one synchronisation to the next; above 1 all parameters are averaged at once, after the last."""
 
     def exchange_s(self, size_bytes: int) -> float:
-        """The time of one all-reduce."""
-        if self.num_workers == 1:
-            return 0.0
+        """The time of one all-reduce among two or more."""
         rate_bps = self.rate_bps * self.efficiency
         if self.aggregated:
             aggregation = FullAggregation(rate_bps=rate_bps, compression_ratio=self.compression_ratio)
@@ -63,10 +61,14 @@ class Setting:
     @property
     def scaling_factor(self) -> float:
         """Computing alone over computing and waiting for the network."""
+        if self.num_workers == 1:
+            return 1.0
         if self.interval > 1:
             computing_s = self.interval * self.compute_s
             return computing_s / (computing_s + self.exchange_s(self.table.size_bytes))
-        return what_if(self._computed, self.exchange_s, self.fusion).scaling_factor
+        computed = self._computed
+        exchanges = joined_in_turn(computed.gradients(), self.fusion, self.exchange_s)
+        return computed.compute_s / (computed.compute_s + exposed_s(exchanges, computed.backward_s))
 
     @property
     def iteration_s(self) -> float:
@@ -95,7 +97,7 @@ class Advice:
     today: Setting
     target: float
     changes: tuple[Change, ...]
-    """In the order of :data:`PREFERENCE`; those that would change nothing are left out."""
+    """In the order of :data:`PREFERENCE`; those that would bring nothing are left out."""
 
     @property
     def sufficient(self) -> bool:
@@ -171,15 +173,14 @@ def advise(today: Setting, target: float, *, max_efficiency: float) -> Advice:
         )
     if today.scaling_factor >= target:
         return Advice(today=today, target=target, changes=())
-    found = (change for each in PREFERENCE.values() for change in each(today, target, max_efficiency))
-    return Advice(today=today, target=target, changes=tuple(found))
+    found = [change for each in PREFERENCE.values() for change in each(today, target, max_efficiency)]
+    better = [change for change in found if change.setting.scaling_factor > today.scaling_factor]
+    return Advice(today=today, target=target, changes=tuple(better))
 
 
 def _fusion(today: Setting, target: float, _: float) -> Iterator[Change]:
     settings = [replace(today, fusion=replace(today.fusion, cycle_s=cycle_s)) for cycle_s in CYCLES_S]
-    best = max(settings, key=lambda setting: setting.scaling_factor)
-    if best.scaling_factor > today.scaling_factor:
-        yield Change("fusion", best, best.scaling_factor >= target)
+    yield _change("fusion", max(settings, key=_scaling_factor), target)
 
 
 def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator[Change]:
@@ -200,8 +201,8 @@ def _aggregation(today: Setting, target: float, _: float) -> Iterator[Change]:
 def _links(today: Setting, target: float, _: float) -> Iterator[Change]:
     faster = [replace(today, rate_bps=rate_bps) for rate_bps in ETHERNET_BPS if rate_bps > today.rate_bps]
     if faster:
-        enough = next((setting for setting in faster if setting.scaling_factor >= target), faster[-1])
-        yield _change("links", enough, target)
+        enough = next((setting for setting in faster if setting.scaling_factor >= target), None)
+        yield _change("links", enough or max(faster, key=_scaling_factor), target)
 
 
 def _compression(today: Setting, target: float, _: float) -> Iterator[Change]:
@@ -230,6 +231,10 @@ _LARGE: Final = 1000.0
 def _by_factor(name: ChangeName, at: Callable[[float], Setting], target: float) -> Change:
     factor = smallest_factor(lambda factor: at(factor).scaling_factor, target)
     return _change(name, at(_LARGE if factor is None else factor), target)
+
+
+def _scaling_factor(setting: Setting) -> float:
+    return setting.scaling_factor
 
 
 def _change(name: ChangeName, setting: Setting, target: float) -> Change:

@@ -12,8 +12,9 @@ from testbed.theory.advise import Advice, Change, Setting, Verification
 from testbed.traces.table import LayerTable
 
 REACH: Final = (
-    "Predicted, not measured: buckets exchanged one after the other behind backward, at the stated share of the links. "
-    "Costs per message, of codecs, of stragglers and of losses are not counted, so the network is better than life."
+    "Predicted, not measured: what is ready is exchanged, one bucket after the other behind backward, at the stated "
+    "share of the links, and the delays of a ring's steps are added up. Costs per message, of codecs, of stragglers and "
+    "of losses are not counted."
 )
 _NUM_ROWS: Final = 12
 """Layers that are shown one by one; of more, the largest."""

@@ -61,12 +61,13 @@ def test_each_change_changes_one_thing() -> None:
         "batch": "batch_factor",
         "interval": "interval",
     }
-    advice = advise(TODAY, 0.9, max_efficiency=MOST)
+    today = replace(TODAY, latency_s=200e-6)  # without it, fewer and larger buckets bring nothing
+    advice = advise(today, 0.9, max_efficiency=MOST)
     assert [each.name for each in advice.changes] == list(PREFERENCE)
     for each in advice.changes:
         field = fields[each.name]
-        assert getattr(each.setting, field) != getattr(TODAY, field)
-        assert replace(each.setting, **{field: getattr(TODAY, field)}) == TODAY
+        assert getattr(each.setting, field) != getattr(today, field)
+        assert replace(each.setting, **{field: getattr(today, field)}) == today
 
 
 def test_what_costs_least_is_recommended() -> None:
@@ -83,7 +84,7 @@ def test_a_target_beyond_every_single_change_is_said_with_the_best_there_is() ->
     advice = advise(today, 0.99, max_efficiency=MOST)
     by_links = change(advice, "links")
     assert not by_links.sufficient
-    assert by_links.setting.rate_bps == max(ETHERNET_BPS)
+    assert by_links.setting.rate_bps == max(ETHERNET_BPS)  # the best of those that are not enough
     assert advice.least_rate_bps is None
     assert change(advice, "batch").sufficient
     assert advice.best is not None
@@ -119,7 +120,7 @@ def test_no_change_makes_it_worse(
     advice = advise(today, target, max_efficiency=MOST)
     for each in advice.changes:
         assert 0 < each.setting.scaling_factor <= 1
-        assert each.name == "interval" or each.setting.scaling_factor >= today.scaling_factor * (1 - 1e-12), each.name
+        assert each.setting.scaling_factor > today.scaling_factor, each.name
     assert (advice.recommended is not None) == any(each.sufficient for each in advice.changes)
 
 

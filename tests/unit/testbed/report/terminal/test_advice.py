@@ -34,8 +34,8 @@ def printed(render: Callable[..., None], *arguments: object) -> str:
 def test_the_headline_names_the_least_change() -> None:
     advice = advise(TODAY, 0.9, max_efficiency=0.956)
     first, second = headline(advice)
-    assert first == "Not enough: 32 workers on 10 Gbit/s links scale to 41.0 %, not to 90.0 %."
-    assert second.startswith("Least to change: links of 40 Gbit/s; then 99")
+    assert first == "Not enough: 32 workers on 10 Gbit/s links scale to 42.1 %, not to 90.0 %."
+    assert second.startswith("Least to change: links of 40 Gbit/s; then 97")
 
 
 def test_the_headline_says_with_what_rate_it_would_do() -> None:
