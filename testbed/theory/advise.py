@@ -17,8 +17,9 @@ from testbed.traces.table import LayerTable
 
 ETHERNET_BPS: Final = tuple(rate * 1e9 for rate in (1, 10, 25, 40, 50, 100, 200, 400, 800))
 """Rates that links can be bought with."""
-CYCLES_S: Final = (0.0, 1e-3, 5e-3, 20e-3, inf)
-"""Of fusion, among which advice chooses: every gradient by itself up to all at once."""
+CYCLES_S: Final = (1e-3, 5e-3, 20e-3, inf)
+"""Of fusion, among which advice chooses those that are longer than today's: messages cost nothing in this model, so
+what it says of smaller buckets is not to be had for nothing."""
 
 ChangeName = Literal["fusion", "transport", "aggregation", "links", "compression", "batch", "interval"]
 
@@ -179,8 +180,10 @@ def advise(today: Setting, target: float, *, max_efficiency: float) -> Advice:
 
 
 def _fusion(today: Setting, target: float, _: float) -> Iterator[Change]:
-    settings = [replace(today, fusion=replace(today.fusion, cycle_s=cycle_s)) for cycle_s in CYCLES_S]
-    yield _change("fusion", max(settings, key=_scaling_factor), target)
+    cycles_s = [cycle_s for cycle_s in CYCLES_S if cycle_s > today.fusion.cycle_s]
+    if cycles_s:
+        coarser = [replace(today, fusion=replace(today.fusion, cycle_s=cycle_s)) for cycle_s in cycles_s]
+        yield _change("fusion", max(coarser, key=_scaling_factor), target)
 
 
 def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator[Change]:

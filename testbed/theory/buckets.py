@@ -109,7 +109,7 @@ class Looks:
         looks_s = tuple(map(max, free_s, ready_s, self._next_s))
         self._next_s = [look_s + self._order.cycle_s for look_s in looks_s]
         self._num_done = min(
-            bisect_right(self._ready_s, look_s, key=lambda each_s: each_s * factor)  # noqa: B023 (called at once)
+            bisect_right(self._ready_s, look_s, key=lambda each_s: each_s * factor)
             for look_s, factor in zip(looks_s, self._factors, strict=True)
         )
         runs = self._order.choose(range(first, self._num_done), self._items)

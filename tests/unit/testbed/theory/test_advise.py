@@ -1,6 +1,7 @@
 """Advice: every change reaches the target as cheaply as it can, or is said not to."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from testbed.errors import SpecError
 from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Setting, advise
+from testbed.theory.buckets import ByTime
 from testbed.traces.derived import derived_table
 from testbed.traces.table import Layer, LayerTable
 
@@ -75,6 +77,17 @@ def test_what_costs_least_is_recommended() -> None:
     assert advice.recommended == change(advice, "links")
     modest = advise(TODAY, 0.65, max_efficiency=MOST)
     assert modest.recommended == change(modest, "aggregation")
+
+
+@pytest.mark.parametrize("rate_bps", [10e9, 20e9, 23.83e9, 25e9])
+@pytest.mark.parametrize("cycle_s", [5e-3, 20e-3, inf])
+@pytest.mark.parametrize("latency_s", [0.0, 20e-6])
+def test_smaller_buckets_are_not_advised_by_a_model_in_which_messages_cost_nothing(
+    rate_bps: float, cycle_s: float, latency_s: float
+) -> None:
+    today = replace(TODAY, rate_bps=rate_bps, latency_s=latency_s, fusion=ByTime(cycle_s=cycle_s))
+    for each in advise(today, 0.99, max_efficiency=MOST).changes:
+        assert each.setting.fusion.cycle_s >= cycle_s, each.name
 
 
 def test_a_target_beyond_every_single_change_is_said_with_the_best_there_is() -> None:
