@@ -10,16 +10,21 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final, Literal, NamedTuple
 
+from switch_agg.wire import MAX_SLOTS
 from testbed.errors import SpecError
 from testbed.theory.buckets import ByTime, exposed_s, joined_in_turn
 from testbed.theory.what_if import FullAggregation, FullRing, smallest_factor
 from testbed.traces.table import LayerTable
+from transports.collectives.in_network import InNetwork
 
 ETHERNET_BPS: Final = tuple(rate * 1e9 for rate in (1, 10, 25, 40, 50, 100, 200, 400, 800))
 """Rates that links can be bought with."""
 CYCLES_S: Final = (1e-3, 5e-3, 20e-3, inf)
 """Of fusion, among which advice chooses those that are longer than today's: messages cost nothing in this model, so
 what it says of smaller buckets is not to be had for nothing."""
+
+_AGGREGATOR: Final = InNetwork()
+"""A switch that aggregates, whose chunks and slots these are."""
 
 ChangeName = Literal["fusion", "transport", "aggregation", "links", "compression", "batch", "interval"]
 
@@ -49,10 +54,17 @@ class Setting:
         """The time of one all-reduce among two or more."""
         rate_bps = self.rate_bps * self.efficiency
         if self.aggregated:
-            aggregation = FullAggregation(rate_bps=rate_bps, compression_ratio=self.compression_ratio)
+            filled_bps = self.num_slots * 8 * _AGGREGATOR.payload_bytes(1) / self._aggregator_round_trip_s
+            aggregation = FullAggregation(rate_bps=min(rate_bps, filled_bps), compression_ratio=self.compression_ratio)
             return aggregation.time_s(size_bytes) + self.latency_s  # the switch is on the way from worker to worker
         ring = FullRing(num_workers=self.num_workers, rate_bps=rate_bps, compression_ratio=self.compression_ratio)
         return ring.time_s(size_bytes) + 2 * (self.num_workers - 1) * self.latency_s
+
+    @property
+    def num_slots(self) -> int:
+        """Of a switch that aggregates: as many as keep a link full, where a switch can have so many."""
+        frames = self.rate_bps * self._aggregator_round_trip_s / (8 * _AGGREGATOR.frame_bytes)
+        return max(_AGGREGATOR.num_slots, 1 << (ceil(min(frames, MAX_SLOTS)) - 1).bit_length())
 
     @property
     def compute_s(self) -> float:
@@ -75,6 +87,11 @@ class Setting:
     def iteration_s(self) -> float:
         """The mean over iterations."""
         return self.compute_s / self.scaling_factor
+
+    @property
+    def _aggregator_round_trip_s(self) -> float:
+        """From a worker to the switch and back, which is as far as to another worker."""
+        return self.latency_s + 2 * 8 * _AGGREGATOR.frame_bytes / self.rate_bps
 
     @property
     def _computed(self) -> LayerTable:

@@ -13,8 +13,8 @@ from testbed.traces.table import LayerTable
 
 REACH: Final = (
     "Predicted, not measured: what is ready is exchanged, one bucket after the other behind backward, at the stated "
-    "share of the links, and the delays of a ring's steps are added up. Costs per message, of codecs, of stragglers and "
-    "of losses are not counted."
+    "share of the links, and the delays of a ring's steps are added up. Costs per message, of codecs, of stragglers "
+    "and of losses are not counted."
 )
 _NUM_ROWS: Final = 12
 """Layers that are shown one by one; of more, the largest."""
@@ -32,7 +32,7 @@ def price(change: Change, today: Setting) -> str:
             filled, instead = percent_text(setting.efficiency), percent_text(today.efficiency)
             return f"a transport that fills {filled} of a link, not {instead}"
         case "aggregation":
-            return "a switch that aggregates"
+            return f"a switch that aggregates, {setting.num_slots} slots"
         case "links":
             return f"links of {rate_text(setting.rate_bps)}"
         case "compression":

@@ -69,6 +69,19 @@ def test_a_switch_is_as_far_away_as_in_the_emulation() -> None:
     assert far_s - near_s == pytest.approx(emulated_far_s - emulated_near_s)
 
 
+@pytest.mark.parametrize(("latency_s", "num_slots"), [(0, 128), (50e-6, 256), (500e-6, 2048), (20e-3, 1 << 14)])
+def test_a_switch_has_the_slots_that_the_advice_counts_on(latency_s: float, num_slots: int) -> None:
+    advised = replace(TODAY, aggregated=True, rate_bps=25e9, latency_s=latency_s)
+    made = validate(emulated(advised, "resnet50", max_efficiency=MOST))
+    plan = make_plan(made, chosen_dilation=(1.0, "as a machine has chosen"))
+    exchange_s = plan.collective.exchange_s(
+        "all_reduce", 25 * 10**6, 4, rate_bps=25e9, alpha_s=plan.prediction.latency_s
+    )
+    assert plan.collective.aggregation is not None
+    assert plan.collective.aggregation.num_slots == advised.num_slots == num_slots
+    assert advised.exchange_s(10**8) == pytest.approx(exchange_s, rel=0.05)
+
+
 def test_the_cost_model_says_the_same_of_the_emulation_where_exchanges_are_behind_backward() -> None:
     """What becomes ready while an exchange is under way goes together: 84 %, not the 80 % of cycles of backward."""
     today = replace(TODAY, num_workers=32, rate_bps=20e9)

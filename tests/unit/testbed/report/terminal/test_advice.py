@@ -60,6 +60,7 @@ def test_every_change_has_a_price_in_its_own_unit() -> None:
     assert "Predicted, not measured" in text
     units = {change.name: price(change, TODAY) for change in advice.changes}
     assert units["transport"] == "a transport that fills 95.6 % of a link, not 80.0 %"
+    assert units["aggregation"] == "a switch that aggregates, 128 slots"
     assert units["interval"].startswith("averaging every 19 iterations")
 
 
