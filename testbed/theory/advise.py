@@ -207,7 +207,9 @@ def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator
     if today.efficiency >= max_efficiency:
         return
     factor = smallest_factor(
-        lambda factor: replace(today, efficiency=min(today.efficiency * factor, max_efficiency)).scaling_factor, target
+        lambda factor: replace(today, efficiency=min(today.efficiency * factor, max_efficiency)).scaling_factor,
+        target,
+        most=max_efficiency / today.efficiency,
     )
     efficiency = max_efficiency if factor is None else min(today.efficiency * factor, max_efficiency)
     yield _change("transport", replace(today, efficiency=efficiency), target)

@@ -53,6 +53,29 @@ def test_a_sufficient_change_reaches_the_target_and_less_of_it_does_not(target: 
     assert seldom.interval == 2 or replace(seldom, interval=seldom.interval - 1).scaling_factor < target
 
 
+@pytest.mark.parametrize(
+    ("trace", "num_workers", "rate_bps", "latency_s", "target"),
+    [
+        ("mobilenet", 8, 10e9, 500e-6, 0.9),
+        ("mobilenet", 128, 25e9, 50e-6, 0.7),
+        ("resnet50", 128, 25e9, 50e-6, 0.8),
+        ("googlenet", 128, 25e9, 50e-6, 0.8),
+    ],
+)
+def test_no_smaller_factor_reaches_the_target_though_larger_ones_may_scale_worse(
+    trace: str, num_workers: int, rate_bps: float, latency_s: float, target: float
+) -> None:
+    table = derived_table(trace)  # type: ignore[arg-type]  # a network's name
+    today = Setting(table=table, num_workers=num_workers, rate_bps=rate_bps, latency_s=latency_s, efficiency=MOST)
+    advice = advise(today, target, max_efficiency=MOST)
+    for name, field in (("compression", "compression_ratio"), ("batch", "batch_factor")):
+        enough = change(advice, name)
+        factor = 1.0
+        while enough.sufficient and factor < 0.995 * getattr(enough.setting, field):
+            assert replace(today, **{field: factor}).scaling_factor < target, (name, factor)
+            factor *= 1.013
+
+
 def test_each_change_changes_one_thing() -> None:
     fields = {
         "fusion": "fusion",
