@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.record.number_text import digits, percent_text, rate_text, size_text, time_text
-from testbed.theory.advise import Advice, Change, Setting, Verification
+from testbed.theory.advise import TOLERANCE, Advice, Change, Setting, Verification
 from testbed.traces.table import LayerTable
 
 REACH: Final = (
@@ -101,7 +101,8 @@ def render_verification(verified: Verification, console: Console) -> None:
         console.print(f"Not verified: {verified.missing or 'the run has no scaling factor'}", highlight=False)
     else:
         points = f"{abs(100 * error):.1f} points {'less' if error > 0 else 'more'} than predicted"
-        met = "meets" if verified.reached else "misses"
+        near = f"is within {100 * TOLERANCE:g} points of" if verified.reached else "misses"
+        met = "meets" if verified.measured >= verified.target else near
         slower = f", time {verified.dilation:g} times slower" if verified.dilation > 1 else ""
         console.print(
             f"Measured in emulation ({verified.outcome}{slower}): {percent_text(verified.measured)}, {points}; "
@@ -137,7 +138,7 @@ def advice_json(advice: Advice, trace: str, verified: Verification | None = None
         ],
         "verified": None
         if verified is None
-        else {**asdict(verified), "error": verified.error, "reached": verified.reached},
+        else {**asdict(verified), "error": verified.error, "reached": verified.reached, "tolerance": TOLERANCE},
     }
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
-from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Setting, advise
+from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Setting, Verification, advise
 from testbed.theory.buckets import ByTime
 from testbed.traces.derived import derived_table
 from testbed.traces.table import Layer, LayerTable
@@ -102,8 +102,8 @@ def test_what_costs_least_is_recommended() -> None:
     assert modest.recommended == change(modest, "aggregation")
 
 
-@pytest.mark.parametrize("rate_bps", [10e9, 20e9, 23.83e9, 25e9])
-@pytest.mark.parametrize("cycle_s", [5e-3, 20e-3, inf])
+@pytest.mark.parametrize("rate_bps", [10e9, 23.83e9])
+@pytest.mark.parametrize("cycle_s", [5e-3, inf])
 @pytest.mark.parametrize("latency_s", [0.0, 20e-6])
 def test_smaller_buckets_are_not_advised_by_a_model_in_which_messages_cost_nothing(
     rate_bps: float, cycle_s: float, latency_s: float
@@ -136,6 +136,7 @@ def test_a_transport_that_headers_alone_limit_cannot_be_bettered() -> None:
     assert "transport" not in [each.name for each in advice.changes]
 
 
+@settings(max_examples=30)
 @given(
     st.integers(2, 512),
     st.floats(1e8, 4e11),
@@ -183,3 +184,20 @@ def test_local_sgd_pays_the_whole_exchange_once_in_so_many_iterations() -> None:
     exchange_s = TODAY.exchange_s(TODAY.table.size_bytes)
     assert seldom.scaling_factor == pytest.approx(computing_s / (computing_s + exchange_s))
     assert seldom.iteration_s == pytest.approx((computing_s + exchange_s) / 10)
+
+
+@pytest.mark.parametrize(("measured", "reached"), [(0.93, True), (0.899, True), (0.87, False), (None, False)])
+def test_an_emulation_may_be_a_little_below_a_target_that_is_just_reached(
+    measured: float | None, *, reached: bool
+) -> None:
+    verification = Verification(
+        predicted=0.9001,
+        target=0.9,
+        measured=measured,
+        missing=None,
+        outcome="valid",
+        reasons=(),
+        dilation=1.0,
+        record=None,
+    )
+    assert verification.reached == reached

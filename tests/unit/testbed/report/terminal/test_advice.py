@@ -104,9 +104,11 @@ def test_a_verification_says_how_far_off_the_advice_was() -> None:
         "Measured in emulation (valid, time 20 times slower): 93.0 %, 2.0 points less than predicted; meets 90" in text
     )
     assert "results/advice-1" in text
-    missed = printed(render_verification, replace(VERIFIED, measured=0.89, outcome="degraded", reasons=("steal",)))
-    assert "6.0 points less than predicted; misses 90" in missed
+    missed = printed(render_verification, replace(VERIFIED, measured=0.87, outcome="degraded", reasons=("steal",)))
+    assert "8.0 points less than predicted; misses 90" in missed
     assert "  steal" in missed
+    nearly = printed(render_verification, replace(VERIFIED, predicted=0.9001, measured=0.899))
+    assert "0.1 points less than predicted; is within 2 points of 90.0 %." in nearly
     assert "1.0 points more" in printed(render_verification, replace(VERIFIED, measured=0.96))
 
 
@@ -115,6 +117,7 @@ def test_a_verification_without_a_number_says_why() -> None:
     assert "Not verified: computing was late" in text
     verified = advice_json(advise(TODAY, 0.9, max_efficiency=0.956), "resnet50", VERIFIED)["verified"]
     assert (verified["reached"], verified["error"]) == (True, pytest.approx(0.02))
+    assert verified["tolerance"] == 0.02
 
 
 def test_a_trace_shows_the_largest_layers_in_their_order_and_what_was_recorded() -> None:
