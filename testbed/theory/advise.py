@@ -145,11 +145,13 @@ class Advice:
     @property
     def least_rate_bps(self) -> float | None:
         """The slowest links with which the target is reached and nothing else changes; None if none are fast enough."""
-        slowest = replace(self.today, rate_bps=min(_SLOWEST_BPS, self.today.rate_bps))
+        slowest_bps = min(_SLOWEST_BPS, self.today.rate_bps)
         factor = smallest_factor(
-            lambda factor: replace(slowest, rate_bps=slowest.rate_bps * factor).scaling_factor, self.target
+            lambda factor: replace(self.today, rate_bps=slowest_bps * factor).scaling_factor,
+            self.target,
+            most=_FASTEST_BPS / slowest_bps,
         )
-        return None if factor is None else slowest.rate_bps * factor
+        return None if factor is None else slowest_bps * factor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,15 +184,25 @@ class Verification:
 
 _SLOWEST_BPS: Final = 1e7
 """Where the search for slow links begins."""
+_FASTEST_BPS: Final = 1e13
+"""Where it ends, whatever today's rate is."""
+_MAX_WAIT: Final = 1e12
+"""How many times as long as computing the exchange of all gradients may take: beyond it a price is no number."""
 
 
 def advise(today: Setting, target: float, *, max_efficiency: float) -> Advice:
     """Each change by itself, as little of it as reaches the target; none where nothing needs to change.
-    `max_efficiency` is the share of a link that headers leave. Raises SpecError for a trace that computes nothing."""
+    `max_efficiency` is the share of a link that headers leave. Raises SpecError for a trace that computes nothing, and
+    for links that carry next to nothing."""
     if not today.table.compute_s:
         raise SpecError(
             "the trace says no times, so no computing whose share of an iteration could be the scaling factor; "
             "allowed: layers that take some time, forward or backward"
+        )
+    if today.exchange_s(today.table.size_bytes) > _MAX_WAIT * today.compute_s:
+        raise SpecError(
+            f"on such links the gradients take over {_MAX_WAIT:g} times as long as computing, which no change mends; "
+            "allowed: a higher rate, or a lower latency"
         )
     if today.scaling_factor >= target:
         return Advice(today=today, target=target, changes=())

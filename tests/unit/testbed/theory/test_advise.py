@@ -178,6 +178,20 @@ def test_a_trace_that_computes_nothing_is_refused() -> None:
         advise(Setting(table=table, num_workers=4, rate_bps=1e9), 0.9, max_efficiency=MOST)
 
 
+@pytest.mark.parametrize(("rate_bps", "latency_s"), [(25e9, 1e308), (25e9, 1e20), (1e-310, 0.0), (1e-3, 0.0)])
+def test_links_that_carry_next_to_nothing_are_refused(rate_bps: float, latency_s: float) -> None:
+    with pytest.raises(SpecError, match="allowed: a higher rate, or a lower latency"):
+        advise(replace(TODAY, rate_bps=rate_bps, latency_s=latency_s), 0.9, max_efficiency=MOST)
+
+
+@pytest.mark.parametrize("rate_bps", [10.0, 10e3, 10e6, 10e9])
+def test_the_slowest_links_that_are_enough_do_not_depend_on_todays(rate_bps: float) -> None:
+    advice = advise(replace(TODAY, rate_bps=rate_bps), 0.9, max_efficiency=MOST)
+    assert advice.recommended == change(advice, "links")
+    assert advice.least_rate_bps == pytest.approx(26.2e9, rel=0.01)
+    assert advice.least_rate_bps <= advice.recommended.setting.rate_bps
+
+
 def test_local_sgd_pays_the_whole_exchange_once_in_so_many_iterations() -> None:
     seldom = replace(TODAY, interval=10)
     computing_s = 10 * TODAY.table.compute_s
