@@ -201,8 +201,8 @@ def advise(today: Setting, target: float, *, max_efficiency: float) -> Advice:
         )
     if today.exchange_s(today.table.size_bytes) > _MAX_WAIT * today.compute_s:
         raise SpecError(
-            f"on such links the gradients take over {_MAX_WAIT:g} times as long as computing, which no change mends; "
-            "allowed: a higher rate, or a lower latency"
+            f"on such links the gradients take over {_MAX_WAIT:g} times as long as computing, which no change makes up "
+            "for; allowed: a higher rate, or a lower latency"
         )
     if today.scaling_factor >= target:
         return Advice(today=today, target=target, changes=())
