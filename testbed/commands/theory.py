@@ -14,6 +14,7 @@ from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
     from testbed.theory.advise import Advice, Verification
+    from testbed.traces.table import LayerTable
 
 commands: Final = typer.Typer()
 _MTU: Final = 1500
@@ -31,6 +32,16 @@ def _link(text: str) -> tuple[float, float]:
     if not rate_bps > 0:
         raise SpecError("--link: a rate of 0 carries nothing; write one such as 25gbit")
     return rate_bps, latency_s
+
+
+def _completed(table: "LayerTable", iteration: str) -> "LayerTable":
+    """With a forward pass, so that an iteration takes that time. Raises SpecError."""
+    from transports.units import parse_time_s
+
+    try:
+        return table.with_iteration(parse_time_s(iteration))
+    except ValueError as error:
+        raise SpecError(f"--iteration: {error}") from error
 
 
 @commands.command(epilog=EPILOG, short_help="Is this link enough, and if not, what is the least to change?")
@@ -60,6 +71,16 @@ def advise(
         ),
     ] = None,
     batch_size: BatchSize = None,
+    iteration: Annotated[
+        str | None,
+        typer.Option(
+            "--iteration",
+            metavar="TIME",
+            help="Of one worker alone, such as 97ms: for a trace that says nothing of its forward pass, which takes "
+            "what is left of that.",
+            show_default=False,
+        ),
+    ] = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -108,7 +129,7 @@ def advise(
         raise SpecError(f"--efficiency is {efficiency:g}; it is a share above 0 and at most 1, such as 0.8")
     loaded = load_table(trace, batch_size)
     today = Setting(
-        table=loaded.table,
+        table=loaded.table if iteration is None else _completed(loaded.table, iteration),
         num_workers=workers,
         rate_bps=rate_bps,
         latency_s=latency_s,
@@ -118,12 +139,12 @@ def advise(
     if page is not None:
         from testbed.report.advice import write_advice
 
-        write_advice(found, loaded.name, page)
+        write_advice(found, loaded.name, loaded.source, page)
     if not as_json:
-        render_advice(found, loaded.name, standard_output())
+        render_advice(found, loaded.name, loaded.source, standard_output())
     verified = _verified(found, loaded.name, max_efficiency=most, output=output, quiet=as_json) if verify else None
     if as_json:
-        emit(advice_json(found, loaded.name, verified))
+        emit(advice_json(found, loaded.name, loaded.source, verified))
     elif verified is not None:
         render_verification(verified, standard_output())
     if verified is not None and verified.outcome == "invalid":

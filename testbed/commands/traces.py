@@ -64,8 +64,9 @@ def load_table(trace: str, batch_size: int | None) -> Loaded:
     if (found := _network(trace, batch_size)) is not None:
         return found
     table = read_table(_path(trace, batch_size))
-    source = f"recorded on {table.recorded_on}, batch {table.batch_size}" if table.recorded_on else f"from {trace}"
-    return Loaded(table, Path(trace).name, source)
+    device = f"recorded on {table.recorded_on}" if table.recorded_on else "which names no device"
+    batch = "no batch size" if table.batch_size is None else f"batch {table.batch_size}"
+    return Loaded(table, Path(trace).name, f"from {trace}, {device}, {batch}")
 
 
 def _network(trace: str, batch_size: int | None) -> Loaded | None:
@@ -196,7 +197,7 @@ def generate(
             raise SpecError("\n".join(explanations(error, given, GENERATORS[kind]))) from None
         written = TRACE_FORMATS.parse(format_)
     table = load_table(trace, batch_size).table
-    if table.input_s or table.host_to_device_s:
+    if table.input_and_copy_s:
         raise SpecError(
             f"{trace}: a graph has no input that is read ahead of its iteration; leave input_us and host_to_device_us "
             "out of the table"

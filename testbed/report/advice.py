@@ -8,7 +8,16 @@ from testbed.record.writer import replace_text
 from testbed.report.drawing import write_pictures
 from testbed.report.figures import GREY, PALETTE, Axis, Figure, Line, Marks, Series, rounded
 from testbed.report.page import inlined, template
-from testbed.report.terminal.advice import REACH, fusion_text, headline, price
+from testbed.report.terminal.advice import (
+    REACH,
+    basis,
+    compressors_text,
+    computing_text,
+    fusion_text,
+    headline,
+    price,
+    share_decimals,
+)
 from testbed.theory.advise import ETHERNET_BPS, Advice, Setting, curve
 
 _POINTS_PER_DECADE: Final = 20
@@ -16,15 +25,20 @@ _NUM_DECADES: Final = 3
 _FIRST_BPS: Final = 1e9
 
 
-def write_advice(advice: Advice, trace: str, path: Path) -> None:
-    """Write the page, and its figure beside it. Raises MissingRequirementError where that cannot be."""
+def write_advice(advice: Advice, trace: str, source: str, path: Path) -> None:
+    """Write the page, and its figure beside it; `source` says where the trace's times are from. Raises
+    MissingRequirementError where that cannot be."""
     figures = {"scaling": scaling_figure(advice)}
     page = template("advice.html.j2").render(
         advice=advice,
         trace=trace,
         sentences=headline(advice),
         reach=REACH,
+        basis=basis(advice.today.table, source),
+        computing=computing_text(advice.today),
         fusion=fusion_text(advice.today),
+        compressors=compressors_text(advice),
+        decimals=share_decimals(advice),
         changes=[(change, price(change, advice.today)) for change in advice.changes],
         **inlined(figures),
     )
@@ -65,7 +79,7 @@ def scaling_figure(advice: Advice) -> Figure:
             hover=[f"today: {100 * today.scaling_factor:.3g} %"],
         )
     )
-    target = f"target, {percent_text(advice.target)}"
+    target = f"target, {percent_text(advice.target, share_decimals(advice))}"
     series.append(
         Line(name=target, color=GREY, x=[places[0], places[-1]], y=[100 * advice.target] * 2, width=1, readout=False)
     )

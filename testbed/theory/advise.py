@@ -70,26 +70,48 @@ class Setting:
         return max(_AGGREGATOR.num_slots, 1 << (ceil(min(frames, MAX_SLOTS)) - 1).bit_length())
 
     @property
+    def gathered_ratio(self) -> float:
+        """The ratio that payloads which do not add up need for as few bytes on a link as `compression_ratio` leaves of
+        an all-reduce: N - 1 of them cross each link, where a ring carries 2 (N - 1)/N of one and an aggregator one."""
+        return self.compression_ratio * (self.num_workers - 1 if self.aggregated else self.num_workers / 2)
+
+    @property
     def compute_s(self) -> float:
         """Computing of an iteration; the optimizer's step is as long for every batch."""
         return self._computed.compute_s
 
     @property
+    def alone_s(self) -> float:
+        """An iteration of a worker without communication. Its input is read and copied while the batch before is
+        computed with, as in a replay; what takes longer decides."""
+        return max(self.compute_s, self._computed.input_and_copy_s)
+
+    @property
     def scaling_factor(self) -> float:
-        """Computing alone over computing and waiting for the network."""
+        """An iteration alone over one with what it waits for the network."""
         if self.num_workers == 1:
             return 1.0
         if self.interval > 1:
-            computing_s = self.interval * self.compute_s
-            return computing_s / (computing_s + self.exchange_s(self.table.size_bytes))
+            alone_s = self.interval * self.alone_s
+            return alone_s / (alone_s + self._lengthened_s(self.exchange_s(self.table.size_bytes)))
         computed = self._computed
         exchanges = joined_in_turn(computed.gradients(), self.fusion, self.exchange_s)
-        return computed.compute_s / (computed.compute_s + exposed_s(exchanges, computed.backward_s))
+        waiting_s = exposed_s(exchanges, computed.backward_s)
+        return self.alone_s / (self.alone_s + self._lengthened_s(waiting_s))
 
     @property
     def iteration_s(self) -> float:
         """The mean over iterations."""
-        return self.compute_s / self.scaling_factor
+        return self.alone_s / self.scaling_factor
+
+    def _lengthened_s(self, exposed_s: float) -> float:
+        """By what an iteration is longer than alone whose computing waits so long: input is read meanwhile, too."""
+        return max(0.0, self.compute_s + exposed_s - self.alone_s)
+
+    def interval_for(self, target: float) -> int:
+        """The least number of iterations from one synchronisation to the next, above 1, that reaches the target."""
+        lengthened_s = self._lengthened_s(self.exchange_s(self.table.size_bytes))
+        return max(2, ceil(target / (1 - target) * lengthened_s / self.alone_s - 1e-9))
 
     @property
     def _aggregator_round_trip_s(self) -> float:
@@ -253,10 +275,9 @@ def _batch(today: Setting, target: float, _: float) -> Iterator[Change]:
 
 
 def _interval(today: Setting, target: float, _: float) -> Iterator[Change]:
-    exchange_s = today.exchange_s(today.table.size_bytes)
-    if exchange_s == 0.0 or target >= 1.0:
+    if today.exchange_s(today.table.size_bytes) == 0.0 or target >= 1.0:
         return
-    interval = max(2, ceil(target / (1 - target) * exchange_s / today.compute_s - 1e-9))
+    interval = today.interval_for(target)
     if interval > today.interval:
         yield _change("interval", replace(today, interval=interval), target)
 

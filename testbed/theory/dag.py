@@ -169,10 +169,10 @@ def sgd_tasks(
             return f"{part} of iteration {iteration}"
 
         if batch is None or strategy == "naive":
-            batch = add(named("input"), "input", table.input_s + table.host_to_device_s, update)
+            batch = add(named("input"), "input", table.input_and_copy_s, update)
         computed = add(named("forward"), "device", table.forward_s, batch, update)
         if strategy != "naive":
-            batch = add(named("input ahead"), "input", table.input_s + table.host_to_device_s, batch, update)
+            batch = add(named("input ahead"), "input", table.input_and_copy_s, batch, update)
         backward: list[int] = []
         for layer in reversed(table.layers):
             computed = add(named(f"backward of {layer.name}"), "device", layer.backward_s, computed)

@@ -79,6 +79,9 @@ class IterationPrediction:
     """While an exchange is under way."""
     exposed_s: float
     """What the iteration takes beyond the slowest worker's computing."""
+    codec_s: float | None
+    """What compressing and decompressing its gradients takes each worker; None: nobody knows, and it counts as no
+    time."""
     scaling_factor: float | None
     """T_n / (n T_1), as a run has it: what workers take alone, slowdowns included, over the iteration."""
     decides: Decider
@@ -96,8 +99,8 @@ def predict_iteration(
     plan: Plan, expected: Expected | None = None, codecs: Sequence[CodecTime] | None = None
 ) -> IterationPrediction:
     """Of a plan's experiment; `expected` says what predictions were compared with, `codecs` what compressing each
-    bucket takes each worker while all do, in virtual time (None: no time). Raises SpecError for what has no iterations
-    to predict."""
+    bucket takes each worker while all do, in virtual time (None: nobody knows, and no time is counted). Raises
+    SpecError for what has no iterations to predict."""
     return _Predictor(plan, codecs).predict(outside(plan, expected))
 
 
@@ -194,6 +197,7 @@ class _Predictor:
         self._table = timed or _untimed(experiment.workload)
         self._passes_s = self._table.forward_s + self._table.backward_s
         exchanges = exchanges_by_bucket(experiment, plan.buckets)
+        self._codecs_known = codecs is not None or not experiment.compression.compresses
         self._codecs = [CodecTime(0.0, 0.0)] * len(exchanges) if codecs is None else codecs
         self._buckets = [
             _Bucket(*each) for each in zip(plan.buckets, self._bucket_ready_s(), exchanges, self._codecs, strict=True)
@@ -233,6 +237,7 @@ class _Predictor:
             straggler_s=slowest_s - self._table.compute_s,
             communication_s=sum(end_s - start_s for start_s, end_s in shown.exchanged),
             exposed_s=max(0.0, time_s - slowest_s),
+            codec_s=sum(map(sum, self._codecs)) if self._codecs_known else None,
             scaling_factor=alone / time_s if self._known and time_s else None,
             decides=self._decides(shown),
             critical_path=tuple(shown.critical_path()),
@@ -417,7 +422,8 @@ class _Predictor:
 
     def _models(self, time_s: float, buckets: Sequence["_Bucket"]) -> dict[str, float | None]:
         plan, table = self._plan, self._table
-        workers, size_bytes = plan.experiment.workers, table.size_bytes
+        workers, size_bytes = plan.experiment.workers, self._reduced_bytes()
+        codec_s = sum(map(sum, self._codecs))
         links = ArchitectureLinks(
             rate_bps=plan.prediction.goodput_bps,
             latency_s=plan.propagation_s + plan.costs.host_latency_s,
@@ -430,8 +436,10 @@ class _Predictor:
         if servers > 1:
             architectures[f"{servers} servers"] = Servers(servers)
         for name, architecture in architectures.items():
-            found[f"architecture: {name}, no overlap"] = table.compute_s + architecture.time_s(
-                size_bytes, workers, links
+            found[f"architecture: {name}, no overlap"] = (
+                None
+                if size_bytes is None
+                else table.compute_s + architecture.time_s(size_bytes, workers, links) + codec_s
             )
         cost = self._cost_of_gradients(buckets)
         by_layer, merged = dag.buckets_by_layer(table, cost.time_s), dag.buckets_merged(table, cost)
@@ -444,6 +452,16 @@ class _Predictor:
         found["what if the network were fully used"] = max(self._passes_s, ends_s) + table.update_s
         return found
 
+    def _reduced_bytes(self) -> int | None:
+        """What each worker hands over to be added up, in an iteration; None where anything of it does not add up, so
+        that it is not exchanged in the way of an architecture."""
+        if not self._plan.experiment.compression.compresses:
+            return self._table.size_bytes
+        handed_over = [each for bucket in self._buckets for each in bucket.exchanges if each.of_gradients]
+        if any(each.operation != "all_reduce" for each in handed_over):
+            return None
+        return sum(each.payload_bytes(self._plan.experiment.workers) for each in handed_over)
+
     def _fully_used_s(self, exchange: Exchange) -> float:
         """The least time of an exchange whose links do nothing else, headers left out."""
         aggregation = self._plan.collective.aggregation
@@ -454,11 +472,13 @@ class _Predictor:
         return bound_s(exchange.operation, world=alone, size_bytes=size_bytes, goodput_bps=self._rate_bps)
 
     def _cost_of_gradients(self, buckets: Sequence["_Bucket"]) -> dag.ExchangeCost:
-        """Of exchanging so many bytes of gradients, before they are compressed: a line through the smallest bucket and
-        the largest."""
-        of_size = {bucket.num_elements: bucket.exchanges for bucket in buckets}
+        """Of exchanging so many bytes of gradients, before they are compressed, codec included: a line through the
+        smallest bucket and the largest."""
+        of_size = {bucket.num_elements: bucket for bucket in buckets}
         fewest, most = min(of_size), max(of_size)
-        fewest_s, most_s = (sum(self.whole_s(each) for each in of_size[count]) for count in (fewest, most))
+        fewest_s, most_s = (
+            sum(map(self.whole_s, of_size[count].exchanges)) + sum(of_size[count].codec) for count in (fewest, most)
+        )
         s_per_element = (most_s - fewest_s) / (most - fewest) if most > fewest else most_s / most
         return dag.ExchangeCost(
             startup_s=max(0.0, fewest_s - fewest * s_per_element), s_per_byte=s_per_element / GRADIENT_ELEMENT_BYTES

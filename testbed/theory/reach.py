@@ -125,7 +125,7 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
     if experiment.fusion.joins_ready:
         found.append(f"fusion {experiment.fusion.kind}, whose buckets depend on when gradients become ready (none)")
     table = experiment.workload.timed_layers()
-    if table is not None and (table.input_s or table.host_to_device_s):
+    if table is not None and table.input_and_copy_s:
         found.append("input that is waited for, or copied (neither)")
     if experiment.compression.compresses:
         found.append(f"compression {experiment.compression.kind}, whose codec takes time (none)")

@@ -86,6 +86,11 @@ class LayerTable:
         return self.forward_s + self.backward_s + self.update_s
 
     @property
+    def input_and_copy_s(self) -> float:
+        """Reading a batch and copying it, both while the batch before is computed with."""
+        return self.input_s + self.host_to_device_s
+
+    @property
     def size_bytes(self) -> int:
         """The size of all gradients."""
         return sum(layer.size_bytes for layer in self.layers)
@@ -116,6 +121,17 @@ class LayerTable:
         if self.batch_size is None:
             raise ValueError("the trace does not say of how many samples it is")
         return replace(self.lengthened(batch_size / self.batch_size), batch_size=batch_size)
+
+    def with_iteration(self, iteration_s: float) -> "LayerTable":
+        """Of a trace without a forward pass: it takes what is left of such an iteration beside the other parts.
+
+        Raises ValueError where the trace has a forward pass, or the other parts alone take longer.
+        """
+        if self.forward_s:
+            raise ValueError("the trace says how long forward takes, and with it how long an iteration does")
+        if iteration_s < self.compute_s:
+            raise ValueError(f"backward alone takes {self.compute_s:g} s, an iteration cannot take {iteration_s:g} s")
+        return replace(self, undivided_s=iteration_s - self.compute_s)
 
     def updating_in_forward(self) -> "LayerTable":
         """With the optimizer's step taken layer by layer, by their sizes, each before the layer's part of the forward

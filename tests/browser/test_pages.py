@@ -132,6 +132,7 @@ def written(folder: Path) -> dict[str, Path]:
             max_efficiency=0.956,
         ),
         "resnet50",
+        "derived, batch 32; V100",
         folder / "advice.html",
     )
     rates_bps = [("ring", 100e6), ("tree", 92e6), ("halving_doubling", 99.9e6)]

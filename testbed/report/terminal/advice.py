@@ -1,20 +1,35 @@
 """Advice and traces as a person reads them."""
 
 from dataclasses import asdict
-from math import isinf
+from math import ceil, isinf
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from testbed.record.number_text import digits, percent_text, rate_text, size_text, time_text
+from testbed.record.number_text import (
+    decimals_apart,
+    digits,
+    percent_text,
+    rate_text,
+    rounded_up,
+    size_text,
+    time_text,
+)
 from testbed.theory.advise import TOLERANCE, Advice, Change, Setting, Verification
+from testbed.theory.compressors import link_ratios
 from testbed.traces.table import LayerTable
 
 REACH: Final = (
     "Predicted, not measured: what is ready is exchanged, one bucket after the other behind backward, at the stated "
     "share of the links, and the delays of a ring's steps are added up. Costs per message, of codecs, of stragglers "
     "and of losses are not counted."
+)
+NOT_COUNTED: Final = ("costs per message", "codecs", "stragglers", "losses")
+"""What no advice counts."""
+_NO_FORWARD: Final = (
+    "The trace has no forward pass, so an iteration is counted too short, and less than this may do: say how long a "
+    "whole one takes (--iteration)."
 )
 _NUM_ROWS: Final = 12
 """Layers that are shown one by one; of more, the largest."""
@@ -23,24 +38,56 @@ _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def price(change: Change, today: Setting) -> str:
-    """What a change takes, in its own unit."""
+    """What a change takes, in its own unit, rounded up: as much as is printed is enough."""
     setting = change.setting
     match change.name:
         case "fusion":
             return f"fusion: {fusion_text(setting)}, not {fusion_text(today)}"
         case "transport":
-            filled, instead = percent_text(setting.efficiency), percent_text(today.efficiency)
+            least = ceil(1000 * setting.efficiency - 1e-9) / 1000 if change.sufficient else setting.efficiency
+            filled, instead = percent_text(least), percent_text(today.efficiency)
             return f"a transport that fills {filled} of a link, not {instead}"
         case "aggregation":
             return f"a switch that aggregates, {setting.num_slots} slots"
         case "links":
             return f"links of {rate_text(setting.rate_bps)}"
         case "compression":
-            return f"compression {digits(setting.compression_ratio)} x, and its codec"
+            return (
+                f"compression {_least(setting.compression_ratio)} x of the bytes on the links (payloads that are "
+                f"gathered: {_least(setting.gathered_ratio)} x), and its codec"
+            )
         case "batch":
-            return f"batches {digits(setting.batch_factor)} x as large"
+            return f"batches {_least(setting.batch_factor)} x as large, computed in proportion"
         case "interval":
             return f"averaging every {setting.interval} iterations (local SGD)"
+
+
+def _least(ratio: float) -> str:
+    return digits(rounded_up(ratio))
+
+
+def share_decimals(advice: Advice) -> int:
+    """Of all scaling factors beside the target: `not to 95.0 %` does not follow `95.0 %`."""
+    shown = (advice.today, *(change.setting for change in advice.changes))
+    return decimals_apart(advice.target, (setting.scaling_factor for setting in shown))
+
+
+def compressors(advice: Advice) -> dict[str, float]:
+    """Shipped compressors that leave as few bytes on the links as the advised compression, and how many times fewer;
+    none where it is not enough, or a switch aggregates."""
+    needed = [each.setting for each in advice.changes if each.name == "compression" and each.sufficient]
+    if not needed or needed[0].aggregated:
+        return {}
+    ratios = link_ratios(needed[0].table, needed[0].num_workers)
+    return {kind: ratio for kind, ratio in ratios.items() if ratio >= needed[0].compression_ratio}
+
+
+def compressors_text(advice: Advice) -> str:
+    """Their names in a sentence; empty where there are none."""
+    if not (found := compressors(advice)):
+        return ""
+    named = ", ".join(f"{kind} {digits(ratio)} x" for kind, ratio in found.items())
+    return f"So much compression on the links, as options are by default, what they lose not judged: {named}."
 
 
 def fusion_text(setting: Setting) -> str:
@@ -53,45 +100,75 @@ def fusion_text(setting: Setting) -> str:
 
 def headline(advice: Advice) -> list[str]:
     """The answer in a sentence or two."""
-    today, target = advice.today, percent_text(advice.target)
+    today, decimals = advice.today, share_decimals(advice)
+    target = percent_text(advice.target, decimals)
     rate = rate_text(today.rate_bps)
-    now = f"{today.num_workers} workers on {rate} links scale to {percent_text(today.scaling_factor)}"
+    now = f"{today.num_workers} workers on {rate} links scale to {percent_text(today.scaling_factor, decimals)}"
     if advice.sufficient:
         least = advice.least_rate_bps
-        spare = "" if least is None else f" {rate_text(least)} would do."
+        spare = "" if least is None else f" {rate_text(rounded_up(least, 4))} would do."
         return [f"Enough: {now}, of {target} that are requested.{spare}"]
+    # What is enough without a forward pass is enough with one, which waits for nothing.
+    incomplete = [] if today.table.forward_s else [_NO_FORWARD]
     if (chosen := advice.recommended) is not None:
-        reached = percent_text(chosen.setting.scaling_factor)
-        return [f"Not enough: {now}, not to {target}.", f"Least to change: {price(chosen, today)}; then {reached}."]
+        reached = percent_text(chosen.setting.scaling_factor, decimals)
+        answer = [f"Not enough: {now}, not to {target}.", f"Least to change: {price(chosen, today)}; then {reached}."]
+        return [*answer, *incomplete]
     best = advice.best
-    most = "" if best is None else f" The most is {percent_text(best.setting.scaling_factor)}: {price(best, today)}."
-    return [f"Not enough: {now}, not to {target}, and no single change is enough.{most}"]
+    most = ""
+    if best is not None:
+        most = f" The most is {percent_text(best.setting.scaling_factor, decimals)}: {price(best, today)}."
+    return [f"Not enough: {now}, not to {target}, and no single change is enough.{most}", *incomplete]
 
 
-def render_advice(advice: Advice, trace: str, console: Console) -> None:
-    """The answer, and each change with its price."""
+def not_in_trace(table: LayerTable) -> list[str]:
+    """The parts of an iteration that a trace gives no time, so that they are not counted."""
+    parts = {"the forward pass": table.forward_s, "the optimizer's step": table.update_s}
+    return [name for name, part_s in parts.items() if not part_s]
+
+
+def computing_text(setting: Setting) -> str:
+    """`97 ms of computing an iteration`, and what input takes meanwhile."""
+    text = f"{time_text(setting.compute_s)} of computing an iteration"
+    input_s = setting.table.lengthened(setting.batch_factor).input_and_copy_s
+    return f"{text}, {time_text(input_s)} of reading and copying its input meanwhile" if input_s else text
+
+
+def basis(table: LayerTable, source: str) -> str:
+    """What the times of computing rest on, in a sentence or two."""
+    missing = not_in_trace(table)
+    return f"Computing: {source}." + (f" Not in the trace, so not counted: {', '.join(missing)}." if missing else "")
+
+
+def render_advice(advice: Advice, trace: str, source: str, console: Console) -> None:
+    """The answer, and each change with its price; `source` says where the trace's times are from."""
     for sentence in headline(advice):
         console.print(sentence, style="bold", highlight=False)
     today = advice.today
     table = today.table
     console.print(
-        f"\n{trace}: {time_text(today.compute_s)} of computing an iteration, "
+        f"\n{trace}: {computing_text(today)}, "
         f"{size_text(table.size_bytes)} of gradients; ring, {percent_text(today.efficiency)} of the links' rate "
-        f"filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}\n",
+        f"filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}",
         highlight=False,
     )
+    console.print(f"{basis(table, source)}\n", highlight=False)
     rows = Table(box=None, pad_edge=False)
     rows.add_column("one change")
     rows.add_column("scaling factor", justify="right")
     rows.add_column("iteration", justify="right")
     rows.add_column("")
-    rows.add_row("as it is", percent_text(today.scaling_factor), time_text(today.iteration_s), "")
+    decimals = share_decimals(advice)
+    rows.add_row("as it is", percent_text(today.scaling_factor, decimals), time_text(today.iteration_s), "")
     for change in advice.changes:
         enough = "enough" if change.sufficient else "not enough"
         mark = "[green]enough[/]" if change.sufficient else f"[dim]{enough}[/]"
         setting = change.setting
-        rows.add_row(price(change, today), percent_text(setting.scaling_factor), time_text(setting.iteration_s), mark)
+        share = percent_text(setting.scaling_factor, decimals)
+        rows.add_row(price(change, today), share, time_text(setting.iteration_s), mark)
     console.print(rows)
+    if named := compressors_text(advice):
+        console.print(f"\n{named}", highlight=False)
     console.print(f"\n{REACH}", style="dim", highlight=False)
 
 
@@ -103,10 +180,11 @@ def render_verification(verified: Verification, console: Console) -> None:
         points = f"{abs(100 * error):.1f} points {'less' if error > 0 else 'more'} than predicted"
         near = f"is within {100 * TOLERANCE:g} points of" if verified.reached else "misses"
         met = "meets" if verified.measured >= verified.target else near
+        decimals = decimals_apart(verified.target, [verified.measured])
         slower = f", time {verified.dilation:g} times slower" if verified.dilation > 1 else ""
         console.print(
-            f"Measured in emulation ({verified.outcome}{slower}): {percent_text(verified.measured)}, {points}; "
-            f"{met} {percent_text(verified.target)}.",
+            f"Measured in emulation ({verified.outcome}{slower}): {percent_text(verified.measured, decimals)}, "
+            f"{points}; {met} {percent_text(verified.target, decimals)}.",
             style="bold",
             highlight=False,
         )
@@ -116,12 +194,16 @@ def render_verification(verified: Verification, console: Console) -> None:
         console.print(f"  record: {verified.record}", style="dim", highlight=False)
 
 
-def advice_json(advice: Advice, trace: str, verified: Verification | None = None) -> dict[str, Any]:
+def advice_json(advice: Advice, trace: str, source: str, verified: Verification | None = None) -> dict[str, Any]:
     """The advice as plain data, for scripts. Every number is predicted but those of `verified`."""
-    recommended = advice.recommended
+    recommended, table = advice.recommended, advice.today.table
     return {
         "kind": "predicted",
         "trace": trace,
+        "source": source,
+        "batch_size": table.batch_size,
+        "size_bytes": table.size_bytes,
+        "not_counted": [*NOT_COUNTED, *not_in_trace(table)],
         "target": advice.target,
         "sufficient": advice.sufficient,
         "least_rate_bps": advice.least_rate_bps,
@@ -136,6 +218,7 @@ def advice_json(advice: Advice, trace: str, verified: Verification | None = None
             }
             for change in advice.changes
         ],
+        "compressors": compressors(advice),
         "verified": None
         if verified is None
         else {**asdict(verified), "error": verified.error, "reached": verified.reached, "tolerance": TOLERANCE},
@@ -150,11 +233,15 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "latency_s": setting.latency_s,
         "efficiency": setting.efficiency,
         "fusion_cycle_s": None if isinf(cycle_s) else cycle_s,
+        "collective": "in_network" if setting.aggregated else "ring",
         "aggregated": setting.aggregated,
         "compression_ratio": setting.compression_ratio,
+        "gathered_compression_ratio": setting.gathered_ratio,
         "batch_factor": setting.batch_factor,
         "synchronisation_interval": setting.interval,
         "scaling_factor": setting.scaling_factor,
+        "compute_s": setting.compute_s,
+        "alone_s": setting.alone_s,
         "iteration_time_s": setting.iteration_s,
     }
 

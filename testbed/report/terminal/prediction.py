@@ -15,6 +15,7 @@ from testbed.theory.reach import Expected
 from transports.collectives.costs import Costs
 
 _NUM_LINKS: Final = 8
+_NO_CODEC: Final = "the codec's time is not in the prediction: it is measured with torch, which is not installed here"
 _DECIDES: Final = {
     "computing": "computing",
     "links": "the rate of the links",
@@ -24,7 +25,8 @@ _DECIDES: Final = {
 
 
 def prediction_json(found: IterationPrediction, plan: Plan, expected: Expected | None) -> dict[str, Any]:
-    """For scripts: times in virtual seconds; `expected_error` is the mean magnitude, null where nothing was compared,
+    """For scripts: times in virtual seconds; `codec_s` is null where the codec's time is not known, and not in the
+    prediction, and `expected_error` is the mean magnitude, null where nothing was compared,
     or the experiment lies outside what was."""
     return {
         "kind": "predicted",
@@ -36,6 +38,7 @@ def prediction_json(found: IterationPrediction, plan: Plan, expected: Expected |
             "straggler_s": found.straggler_s,
             "communication_s": found.communication_s,
             "exposed_communication_s": found.exposed_s,
+            "codec_s": found.codec_s,
         },
         "scaling_factor": found.scaling_factor,
         "expected_error": None if expected is None or found.outside else expected.error,
@@ -69,6 +72,8 @@ def render_prediction(found: IterationPrediction, plan: Plan, expected: Expected
     console.print(f"  what decides: {_DECIDES[found.decides]}", highlight=False)
     path = " > ".join(f"{piece.what} {time_text(piece.end_s - piece.start_s)}" for piece in found.critical_path)
     console.print(f"  critical path: {path}", highlight=False, soft_wrap=True)
+    if found.codec_s is None:
+        console.print(f"  {_NO_CODEC}", highlight=False)
     models = Table("model", "iteration")
     for name, time_s in found.models.items():
         models.add_row(name, "does not apply" if time_s is None else time_text(time_s))

@@ -42,13 +42,13 @@ class BackwardLog(TextFormat):
         if len(rows) != num_tensors:
             lines[2].fail(f"{num_tensors} tensors are announced and {len(rows)} follow")
         layers = non_empty(path, (_layer(row, number) for number, row in enumerate(rows)))
-        backward_s = sum(layer.backward_s for layer in layers)
-        if self.iteration_s is not None and self.iteration_s < backward_s:
-            raise TraceError(
-                f"{path}: backward alone takes {backward_s:g} s, an iteration cannot take {self.iteration_s:g} s"
-            )
-        undivided_s = 0.0 if self.iteration_s is None else self.iteration_s - backward_s
-        return LayerTable(layers=layers[::-1], undivided_s=undivided_s)
+        table = LayerTable(layers=layers[::-1])
+        if self.iteration_s is None:
+            return table
+        try:
+            return table.with_iteration(self.iteration_s)
+        except ValueError as error:
+            raise TraceError(f"{path}: {error}") from None
 
 
 def _layer(row: Line, number: int) -> Layer:

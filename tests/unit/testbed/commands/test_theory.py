@@ -60,11 +60,59 @@ def test_automatic_dilation_of_what_cannot_be_dilated_is_refused(spec: Path) -> 
     assert "computes as fast as this machine does" in str(done.exception)
 
 
+def test_a_codec_that_cannot_be_measured_is_said_not_to_be_in_the_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("testbed.machine.codec_cost.find_spec", lambda _: None)
+    path = tmp_path / "compressed.yaml"
+    path.write_text(SPEC.replace("dilation: auto", "dilation: 5") + "compression: top_k\n")
+    said = "the codec's time is not in the prediction: it is measured with torch, which is not installed here"
+    assert said in " ".join(run("predict", str(path)).stdout.split())
+    assert json.loads(run("predict", str(path), "--json").stdout)["parts"]["codec_s"] is None
+    plain = ("predict", str(path), "--set", "compression=none")
+    assert said not in " ".join(run(*plain).stdout.split())
+    assert json.loads(run(*plain, "--json").stdout)["parts"]["codec_s"] == 0.0
+
+
 def test_advice_for_scripts_is_one_json_object() -> None:
     done = run("advise", "resnet50", "--workers", "32", "--link", "10gbit", "--json")
     reported = json.loads(done.stdout)
     assert (reported["kind"], reported["today"]["rate_bps"]) == ("predicted", 10e9)
     assert reported["recommended"] == "links"
+
+
+def test_advice_says_the_device_and_the_batch_that_it_is_for(tmp_path: Path) -> None:
+    words = ("--workers", "32", "--link", "10gbit")
+    assert "batch 32; Zhang et al. 2020 (arXiv:2006.10103): V100" in run("advise", "resnet50", *words, "--json").stdout
+    assert "V100" in run("advise", "resnet50", *words).stdout
+    table = tmp_path / "mine.txt"
+    table.write_text("# batch_size=8\n# recorded_on=A100\nId Name Forward Backward Comm Size\n0 a 10 20 - 4000\n")
+    reported = json.loads(run("advise", str(table), *words, "--json").stdout)
+    assert reported["source"] == f"from {table}, recorded on A100, batch 8"
+    table.write_text("Id Name Forward Backward Comm Size\n0 a 10 20 - 4000\n")
+    reported = json.loads(run("advise", str(table), *words, "--json").stdout)
+    assert reported["source"] == f"from {table}, which names no device, no batch size"
+
+
+def test_an_iteration_completes_a_trace_without_a_forward_pass(tmp_path: Path) -> None:
+    log = tmp_path / "model.bk.log"
+    log.write_text("a comment\n1\n2\n10000,400\n20000,8000000\n")
+    words = ("advise", str(log), "--workers", "8", "--link", "10gbit")
+    alone, completed = (json.loads(run(*words, *more, "--json").stdout) for more in ((), ("--iteration", "97ms")))
+    assert alone["today"]["compute_s"] == pytest.approx(0.03)
+    assert completed["today"]["compute_s"] == pytest.approx(0.097)
+    assert completed["today"]["scaling_factor"] > alone["today"]["scaling_factor"]
+    assert "the forward pass" in alone["not_counted"]
+    assert "the forward pass" not in completed["not_counted"]
+    for arguments, problem in (
+        ((*words, "--iteration", "20ms"), "--iteration: backward alone takes 0.03 s"),
+        ((*words, "--iteration", "soon"), "--iteration: 'soon' is not a time"),
+        (("advise", "resnet50", *words[2:], "--iteration", "1s"), "--iteration: the trace says how long forward takes"),
+    ):
+        done = run(*arguments)
+        assert isinstance(done.exception, SpecError)
+        assert problem in str(done.exception)
 
 
 def test_latency_and_efficiency_count() -> None:

@@ -17,11 +17,13 @@ ADVICE = advise(TODAY, 0.9, max_efficiency=0.956)
 
 
 def test_the_page_is_one_file_with_every_change(tmp_path: Path) -> None:
-    write_advice(ADVICE, "resnet<50>", tmp_path / "advice.html")
+    write_advice(ADVICE, "resnet<50>", "derived, batch 32; V100", tmp_path / "advice.html")
     html = (tmp_path / "advice.html").read_text(encoding="utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", re.sub(r"(?s)(?<=<script>).*?(?=</script>)", "", html))
     assert "resnet&lt;50&gt;" in html
     assert "Predicted, not measured" in html
+    assert "int8 3.94 x" in html
+    assert "Computing: derived, batch 32; V100." in html
     assert html.count('<td class="change">') == 1 + len(ADVICE.changes)
     (figures,) = re.findall(r'id="figures">(.*?)</script>', html, re.DOTALL)
     assert set(json.loads(figures)["figures"]) == {"scaling"}

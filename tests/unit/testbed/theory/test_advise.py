@@ -13,6 +13,8 @@ from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Sett
 from testbed.theory.buckets import ByTime
 from testbed.traces.derived import derived_table
 from testbed.traces.table import Layer, LayerTable
+from transports.collectives.base import World
+from transports.collectives.cost import bound_s
 
 TODAY = Setting(table=derived_table("resnet50"), num_workers=32, rate_bps=10e9, efficiency=0.8)
 MOST = 0.956
@@ -178,6 +180,22 @@ def test_the_optimizer_takes_no_longer_for_a_larger_batch() -> None:
     assert seldom.scaling_factor >= 0.99 > replace(seldom, interval=seldom.interval - 1).scaling_factor
 
 
+def test_input_that_takes_longer_than_computing_hides_communication() -> None:
+    """As in a replay: a batch is read while the one before is computed with, and gradients are waited for."""
+    table = LayerTable(layers=(Layer("a", 0.006, 0.01, 8 * 10**6),), input_s=0.19, host_to_device_s=0.01)
+    slow = Setting(table=table, num_workers=4, rate_bps=1e9)
+    exchange_s = slow.exchange_s(8 * 10**6)
+    assert slow.alone_s == slow.iteration_s == pytest.approx(0.2)
+    assert advise(slow, 0.99, max_efficiency=MOST).sufficient
+    slower = replace(slow, rate_bps=1e8)
+    assert slower.iteration_s == pytest.approx(0.016 + 10 * exchange_s)
+    assert slower.scaling_factor == pytest.approx(0.2 / (0.016 + 10 * exchange_s))
+    seldom = replace(slower, interval=5)
+    assert seldom.iteration_s == pytest.approx((4 * 0.2 + 0.016 + 10 * exchange_s) / 5)
+    least = change(advise(slower, 0.95, max_efficiency=MOST), "interval").setting
+    assert least.scaling_factor >= 0.95 > replace(least, interval=least.interval - 1).scaling_factor
+
+
 def test_a_trace_that_computes_nothing_is_refused() -> None:
     table = LayerTable(layers=(Layer("a", 0.0, 0.0, 4000),))
     with pytest.raises(SpecError, match="the trace says no times"):
@@ -221,3 +239,14 @@ def test_an_emulation_may_be_a_little_below_a_target_that_is_just_reached(
         record=None,
     )
     assert verification.reached == reached
+
+
+@pytest.mark.parametrize("num_workers", [2, 8, 32])
+def test_payloads_that_are_gathered_need_half_as_many_times_the_ratio_as_there_are_workers(num_workers: int) -> None:
+    """Then a link carries as many bytes as it does of an all-reduce."""
+    setting = replace(TODAY, num_workers=num_workers, compression_ratio=4.0)
+    world, payload_bytes = World(num_workers=num_workers), round(10**9 / setting.gathered_ratio)
+    reduced_s = bound_s("all_reduce", world=world, size_bytes=10**9 // 4, goodput_bps=1e9)
+    gathered_s = bound_s("all_gather", world=world, size_bytes=num_workers * payload_bytes, goodput_bps=1e9)
+    assert reduced_s == pytest.approx(gathered_s)
+    assert setting.gathered_ratio == pytest.approx(4.0 * num_workers / 2)

@@ -111,6 +111,38 @@ def test_every_model_of_an_exchange_counts_compression(compression: Any) -> None
         assert other_s == pytest.approx(whole.iteration_time_s, rel=0.12)
 
 
+def test_architectures_exchange_what_is_compressed_or_do_not_apply() -> None:
+    """They stood uncompressed beside models that were: a switch that aggregates looked twice as slow as a ring."""
+    whole, reduced, gathered = (
+        {name: time_s for name, time_s in predicted(compression=kind).models.items() if "architecture" in name}
+        for kind in ("none", {"kind": "divide", "by": 4}, "top_k")
+    )
+    assert len(whole) == len(reduced) == len(gathered) > 3
+    assert set(gathered.values()) == {None}
+    for name, time_s in reduced.items():
+        one_s = whole[name]
+        assert time_s is not None
+        assert one_s is not None
+        assert time_s - 0.3 == pytest.approx((one_s - 0.3) / 4, rel=0.05)
+
+
+def test_models_whose_exchanges_are_the_prediction_s_count_codecs() -> None:
+    """36 ms of them; the DAG model takes those of a bucket for every bucket of its size."""
+    spec = {"name": "x", "workload": WORKLOAD, "fusion": "layers", "compression": {"kind": "divide", "by": 4}}
+    plan = make_plan(validate({**spec, "link": {"rate": "100mbit"}}))
+    plain, coded = (predict_iteration(plan, None, codecs).models for codecs in (None, CODECS))
+
+    def longer_s(model: str) -> float:
+        without_s, with_s = plain[model], coded[model]
+        assert without_s is not None
+        assert with_s is not None
+        return with_s - without_s
+
+    assert longer_s("architecture: ring, no overlap") == pytest.approx(0.036)
+    assert 0.01 < longer_s("DAG: naive") < 0.05
+    assert longer_s("cost model") > 0.02
+
+
 @pytest.mark.parametrize("compression", ["none", "fp16", "bf16"])
 @pytest.mark.parametrize(("payload", "lanes"), [("int32", 1), ("fp16", 2), ("int8", 4)])
 def test_a_switch_s_links_are_fully_used_by_its_own_words(payload: str, lanes: int, compression: str) -> None:
@@ -324,6 +356,13 @@ def test_codecs_of_buckets_that_wait_for_each_other_add_up() -> None:
     assert path[-1].end_s == pytest.approx(coded.iteration_time_s)
     for before, after in itertools.pairwise(path):
         assert after.start_s == pytest.approx(before.end_s)
+
+
+def test_a_codec_whose_time_nobody_knows_is_no_codec_of_no_time() -> None:
+    assert predicted().codec_s == 0.0
+    assert predicted(compression="top_k").codec_s is None
+    spec = {"name": "x", "workload": WORKLOAD, "fusion": "layers", "compression": "top_k"}
+    assert predict_iteration(make_plan(validate(spec)), None, CODECS).codec_s == pytest.approx(0.036)
 
 
 def test_a_codec_can_be_what_decides() -> None:
