@@ -106,7 +106,7 @@ def advise(
     Faster links, compression, another fusion, a better transport, a switch that aggregates, larger batches or fewer
     synchronisations, each by itself and each with its price. All numbers are predicted, by the model of "Is Network the
     Bottleneck of Distributed Training?" (Zhang et al. 2020); `--verify` measures the recommended one, in time that runs
-    slower. Exit code 1 with `--verify`: what is recommended misses the target.
+    slower. Exit code 1 with `--verify`: what is recommended misses the target by more than two points.
 
     Examples:
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from testbed.experiment.experiment import Experiment
 from testbed.plan.buckets import agreement, agreement_mask, bucket_ready_s, gradients_of
+from testbed.theory.buckets import Looks
 from testbed.traces.table import LayerTable
 from transports.compression.base import Exchange
 
@@ -35,42 +36,26 @@ class Joining:
 
     def __init__(self, experiment: Experiment, table: LayerTable | None, factors: Sequence[float]) -> None:
         """For workers whose computing takes `factors` times as long as the table says; None: no time."""
-        self._experiment, self._factors = experiment, factors
+        self._experiment = experiment
         self._layers = gradients_of(experiment).layers
-        self._order = experiment.fusion.order(())
-        self._items = self._order.items([sum(map(prod, shapes)) for shapes in self._layers])
+        order = experiment.fusion.order(())
+        self._items = order.items([sum(map(prod, shapes)) for shapes in self._layers])
         counts = [item.num_elements for item in self._items]
         forward_s = 0.0 if table is None else table.forward_s
         backward_s = [0.0] * len(counts) if table is None else bucket_ready_s(table, counts)
         self._ready_s = [forward_s + each_s for each_s in backward_s]
         self._mask = agreement_mask(experiment, counts)
-        self._num_done = 0
-        self._next_s = [0.0] * len(factors)
+        self._looks = Looks(order, self._items, self._ready_s, factors)
 
     @property
     def done(self) -> bool:
         """Whether everything has gone out."""
-        return self._num_done == len(self._items)
+        return self._looks.done
 
     def decide(self, free_s: Sequence[float]) -> Decision:
-        """The next one, where each worker's communication thread is free from then on.
-
-        A worker looks when it has the next item, its thread is free and a cycle has passed since it looked before. What
-        goes out is what all have ready then; the next item always is.
-        """
-        first = self._num_done
-        ready_s = [self._ready_s[first] * factor for factor in self._factors]
-        looks_s = tuple(map(max, free_s, ready_s, self._next_s))
-        self._next_s = [look_s + self._order.cycle_s for look_s in looks_s]
-        self._num_done = min(
-            self._num_ready(look_s, factor) for look_s, factor in zip(looks_s, self._factors, strict=True)
-        )
-        chosen = self._order.choose(range(first, self._num_done), self._items)
-        buckets = tuple(self._bucket(run, agrees=not at) for at, run in enumerate(chosen))
-        return Decision(looks_s, max(looks_s) > max(ready_s), buckets)
-
-    def _num_ready(self, look_s: float, factor: float) -> int:
-        return sum(ready_s * factor <= look_s for ready_s in self._ready_s)
+        """The next one, where each worker's communication thread is free from then on: see :meth:`Looks.look`."""
+        looks_s, waited, runs = self._looks.look(free_s)
+        return Decision(looks_s, waited, tuple(self._bucket(run, agrees=not at) for at, run in enumerate(runs)))
 
     def _bucket(self, run: Sequence[int], *, agrees: bool) -> Joined:
         items = self._items[run[0]], self._items[run[-1]]

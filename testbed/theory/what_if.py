@@ -16,6 +16,8 @@ from testbed.traces.table import LayerTable
 
 MAX_FACTOR: Final = 1e6
 """Beyond which a factor is no answer."""
+_STEP: Final = 1.01
+"""From one factor that is tried to the next."""
 
 
 class AdditionSample(NamedTuple):
@@ -105,20 +107,19 @@ def what_if(table: LayerTable, allreduce_s: Callable[[int], float], fusion: ByTi
 
 
 def smallest_factor(
-    scaling_factor_at: Callable[[float], float], target: float, *, tolerance: float = 1e-3
+    scaling_factor_at: Callable[[float], float], target: float, *, tolerance: float = 1e-3, most: float = MAX_FACTOR
 ) -> float | None:
-    """The smallest factor, at least 1, with which the scaling factor is at least `target`: of the compression ratio, of
-    the rate, of the batch. At most `tolerance` of itself too large; None if there is none.
+    """The smallest factor from 1 to `most` with which the scaling factor is at least `target`: of the compression
+    ratio, of the rate, of the batch. At most `tolerance` of itself too large; None if there is none.
 
-    `scaling_factor_at(factor)` must not fall as the factor rises.
+    A larger factor may scale worse, where gradients fall into other cycles: factors are tried one by one, each 1 %
+    larger than the one before.
     """
-    if scaling_factor_at(1.0) >= target:
-        return 1.0
-    low, high = 1.0, 2.0
+    low = high = 1.0
     while scaling_factor_at(high) < target:
-        low, high = high, high * 2
-        if high > MAX_FACTOR:
+        if high >= most:
             return None
+        low, high = high, min(high * _STEP, most)
     while high - low > tolerance * high:
         middle = (low + high) / 2
         if scaling_factor_at(middle) >= target:

@@ -16,13 +16,14 @@ from testbed.record.number_text import (
     size_text,
     time_text,
 )
-from testbed.theory.advise import Advice, Change, Setting, Verification
+from testbed.theory.advise import TOLERANCE, Advice, Change, Setting, Verification
 from testbed.theory.compressors import link_ratios
 from testbed.traces.table import LayerTable
 
 REACH: Final = (
-    "Predicted, not measured: buckets exchanged one after the other behind backward, at the stated share of the links. "
-    "Costs per message, of codecs, of stragglers and of losses are not counted, so the network is better than life."
+    "Predicted, not measured: what is ready is exchanged, one bucket after the other behind backward, at the stated "
+    "share of the links, and the delays of a ring's steps are added up. Costs per message, of codecs, of stragglers "
+    "and of losses are not counted."
 )
 NOT_COUNTED: Final = ("costs per message", "codecs", "stragglers", "losses")
 """What no advice counts."""
@@ -47,7 +48,7 @@ def price(change: Change, today: Setting) -> str:
             filled, instead = percent_text(least), percent_text(today.efficiency)
             return f"a transport that fills {filled} of a link, not {instead}"
         case "aggregation":
-            return "a switch that aggregates"
+            return f"a switch that aggregates, {setting.num_slots} slots"
         case "links":
             return f"links of {rate_text(setting.rate_bps)}"
         case "compression":
@@ -177,7 +178,8 @@ def render_verification(verified: Verification, console: Console) -> None:
         console.print(f"Not verified: {verified.missing or 'the run has no scaling factor'}", highlight=False)
     else:
         points = f"{abs(100 * error):.1f} points {'less' if error > 0 else 'more'} than predicted"
-        met = "meets" if verified.reached else "misses"
+        near = f"is within {100 * TOLERANCE:g} points of" if verified.reached else "misses"
+        met = "meets" if verified.measured >= verified.target else near
         decimals = decimals_apart(verified.target, [verified.measured])
         slower = f", time {verified.dilation:g} times slower" if verified.dilation > 1 else ""
         console.print(
@@ -219,7 +221,7 @@ def advice_json(advice: Advice, trace: str, source: str, verified: Verification 
         "compressors": compressors(advice),
         "verified": None
         if verified is None
-        else {**asdict(verified), "error": verified.error, "reached": verified.reached},
+        else {**asdict(verified), "error": verified.error, "reached": verified.reached, "tolerance": TOLERANCE},
     }
 
 

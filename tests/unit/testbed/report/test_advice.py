@@ -38,4 +38,6 @@ def test_curves_are_dashed_for_they_are_predicted_and_pass_through_todays_point(
     assert len(curves) == 1 + len(ADVICE.changes) - 1  # links go along today's curve
     first = curves[0]
     assert first.y[first.x.index(10.0)] == pytest.approx(today.y[0])
-    assert all(later >= earlier - 1e-9 for earlier, later in itertools.pairwise(first.y))
+    # On faster links a cycle may have begun that the last gradients have to wait for.
+    cycle = 100 * TODAY.fusion.cycle_s / TODAY.compute_s
+    assert all(later >= earlier - cycle for earlier, later in itertools.pairwise(first.y))

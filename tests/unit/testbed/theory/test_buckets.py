@@ -1,12 +1,13 @@
 """Buckets by time, and their exchange one after the other."""
 
 from itertools import pairwise
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.theory.buckets import ByTime, exposed_s, in_turn
+from testbed.theory.buckets import ByTime, exposed_s, in_turn, joined_in_turn
 from testbed.traces.table import Gradient
 
 GRADIENTS = (Gradient(0.001, 10), Gradient(0.004, 20), Gradient(0.007, 30), Gradient(0.0075, 40))
@@ -40,3 +41,18 @@ def test_buckets_have_all_bytes_and_end_with_backward(gaps: list[tuple[float, in
     assert buckets[-1].ready_s == gradients[-1].ready_s
     exchanges = in_turn(buckets, lambda size_bytes: size_bytes * 1e-9)
     assert all(before.end_s <= after.start_s for before, after in pairwise(exchanges))
+
+
+def test_an_engine_joins_what_became_ready_during_an_exchange_and_waits_for_its_cycle() -> None:
+    gradients = [Gradient(0.02 * number, 4000) for number in range(1, 9)]
+
+    def sent(cycle_s: float, exchange_s: float) -> list[tuple[float, int]]:
+        fusion = ByTime(cycle_s=cycle_s, buffer_bytes=16_000)
+        exchanges = joined_in_turn(gradients, fusion, lambda _: exchange_s)
+        return [(round(1e3 * each.start_s), each.size_bytes // 4000) for each in exchanges]
+
+    assert sent(0.005, 0.055) == [(20, 1), (75, 2), (130, 3), (185, 2)]
+    assert sent(0.070, 0.001) == [(20, 1), (90, 3), (160, 4)]
+    assert sent(0.100, 0.010) == [(20, 1), (120, 4), (130, 1), (220, 2)]
+    assert sent(0.0, 0.055) == [(20 + 55 * number, 1) for number in range(8)]
+    assert sent(inf, 0.010) == [(80, 4), (160, 4)]

@@ -12,6 +12,7 @@ from testbed.plan.plan import make_plan
 from testbed.theory.advise import Setting, advise
 from testbed.theory.buckets import ByTime
 from testbed.theory.emulation import MAX_INTERVAL, emulated
+from testbed.theory.predict import predict_iteration
 from testbed.traces.derived import derived_table
 
 MOST = 0.956
@@ -66,6 +67,27 @@ def test_a_switch_is_as_far_away_as_in_the_emulation() -> None:
     (near_s, emulated_near_s), (far_s, emulated_far_s) = seconds(0.0), seconds(100e-6)
     assert far_s - near_s == pytest.approx(100e-6)
     assert far_s - near_s == pytest.approx(emulated_far_s - emulated_near_s)
+
+
+@pytest.mark.parametrize(("latency_s", "num_slots"), [(0, 128), (50e-6, 256), (500e-6, 2048), (20e-3, 1 << 14)])
+def test_a_switch_has_the_slots_that_the_advice_counts_on(latency_s: float, num_slots: int) -> None:
+    advised = replace(TODAY, aggregated=True, rate_bps=25e9, latency_s=latency_s)
+    made = validate(emulated(advised, "resnet50", max_efficiency=MOST))
+    plan = make_plan(made, chosen_dilation=(1.0, "as a machine has chosen"))
+    exchange_s = plan.collective.exchange_s(
+        "all_reduce", 25 * 10**6, 4, rate_bps=25e9, alpha_s=plan.prediction.latency_s
+    )
+    assert plan.collective.aggregation is not None
+    assert plan.collective.aggregation.num_slots == advised.num_slots == num_slots
+    assert advised.exchange_s(10**8) == pytest.approx(exchange_s, rel=0.05)
+
+
+def test_the_cost_model_says_the_same_of_the_emulation_where_exchanges_are_behind_backward() -> None:
+    """What becomes ready while an exchange is under way goes together: 84 %, not the 80 % of cycles of backward."""
+    today = replace(TODAY, num_workers=32, rate_bps=20e9)
+    made = validate(emulated(today, "resnet50", max_efficiency=MOST))
+    predicted = predict_iteration(make_plan(made, chosen_dilation=(40.0, "as a machine has chosen")))
+    assert today.scaling_factor == pytest.approx(predicted.scaling_factor, abs=0.02)
 
 
 @pytest.mark.parametrize("target", [0.6, 0.8, 0.9])

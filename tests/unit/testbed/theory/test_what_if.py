@@ -77,3 +77,6 @@ def test_the_smallest_factor_reaches_the_target_and_little_less_does_not() -> No
     assert scaling_factor(ratio) >= 0.9 > scaling_factor(ratio * 0.998)
     assert smallest_factor(scaling_factor, 0.01) == 1.0
     assert smallest_factor(lambda _: 0.5, 0.9) is None
+    assert smallest_factor(lambda factor: factor / 10, 0.9, most=8) is None
+    assert smallest_factor(lambda factor: factor / 10, 0.9, most=9) == 9
+    assert smallest_factor(lambda factor: 2 <= factor < 2.1 or factor >= 10, 1) == pytest.approx(2, rel=1e-3)
