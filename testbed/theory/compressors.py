@@ -1,13 +1,14 @@
 """What shipped compressors leave on the links of a ring: the ratio that an advice asks for, by name. Pure."""
 
+from typing import Final
+
 from testbed.traces.table import LayerTable
 from transports.collectives.base import World
 from transports.collectives.cost import bound_s
 from transports.compression.base import COMPRESSORS, Compressor
 from transports.errors import OptionError
 
-_WRONG_ON_PURPOSE = "divide"
-_ANY_BPS = 1e9
+_ANY_BPS: Final = 1e9
 """Ratios of bytes are those of times, at whatever rate."""
 
 
@@ -24,7 +25,7 @@ def link_ratios(table: LayerTable, num_workers: int) -> dict[str, float]:
     found = {}
     for kind in COMPRESSORS.kinds():
         compressor: Compressor = COMPRESSORS.parse(kind)
-        if not compressor.compresses or kind == _WRONG_ON_PURPOSE:
+        if not (compressor.compresses and compressor.replicas_agree):  # who does not agree trains on wrong numbers
             continue
         try:
             compressor.check_world(num_workers)
