@@ -307,7 +307,7 @@ def _compiler_check() -> Check:
         ok=ok,
         found=found,
         fix="apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev; without it channels tcp, mptcp "
-        "and udp, int8 and fp8, delays by nfqueue and tap, and background traffic are refused",
+        "and udp, int8, fp8 and onebit, delays by nfqueue and tap, and background traffic are refused",
     )
 
 

@@ -5,11 +5,11 @@ import pytest
 
 from switch_agg.native.build import build
 from transports.channels._tcp import program
-from transports.compression._native import blocks
+from transports.compression._native import blocks, onebit
 from transports.errors import UnsupportedError
 from transports.native import REQUIRED_VARIABLE, load_library
 
-LIBRARIES = [(program, "tcp.c"), (blocks, "blocks.c")]
+LIBRARIES = [(program, "tcp.c"), (blocks, "blocks.c"), (onebit, "onebit.c")]
 
 
 @pytest.fixture(autouse=True)
