@@ -20,7 +20,10 @@ from testbed.system.intervals import union
 from testbed.system.native.build import kernel_program
 from testbed.system.processes import sees_all_processes
 
-WAIT: Final = np.dtype([("begin_ns", "=u8"), ("end_ns", "=u8"), ("process", "=u4"), ("thread", "=u4")])
+WAIT: Final = np.dtype(
+    [("begin_ns", "=u8"), ("end_ns", "=u8"), ("behind_ns", "=u8"), ("process", "=u4"), ("thread", "=u4")]
+)
+"""`behind_ns` of it a thread of the same process ran that runs before others (SCHED_RR, SCHED_FIFO)."""
 _RECORD: Final = np.dtype([("length", "=u4"), ("page", "=u4"), *((name, WAIT[name]) for name in WAIT.names or ())])
 """As it lies in the ring, behind its header (kernel documentation, bpf/ringbuf.rst)."""
 GAP_S: Final = 20e-6
@@ -42,6 +45,10 @@ class _Number(ctypes.Structure):
     _fields_ = (("value", ctypes.c_uint64),)
 
 
+class _Process(ctypes.Structure):
+    _fields_ = (("since_ns", ctypes.c_uint64), ("ran_ns", ctypes.c_uint64), ("num_running", ctypes.c_uint64))
+
+
 class RunQueueTrace:
     """Begins when it is made; close it."""
 
@@ -55,7 +62,7 @@ class RunQueueTrace:
                 "namespace; start the container with --pid=host"
             )
         try:
-            program = kernel_program("run_queue", layout_of("wait", WAIT))
+            program = kernel_program("run_queue", layout_of("wait", WAIT), layout_of("process", _Process))
             self._program = BpfObject(program, max_entries={"waits": ring_bytes}, fix=TRACING_FIX)
             try:
                 self._program.attach_tracing("woken", "started", "switched")
@@ -76,7 +83,7 @@ class RunQueueTrace:
     def follow(self, processes: Iterable[int]) -> None:
         """All threads of these processes from now on, those that begin later included; pids in the root namespace."""
         for pid in set(processes) - self._followed:
-            self._program.set("processes", pid, 1)
+            self._program.set("processes", pid, _Process())
             self._followed.add(pid)
 
     def take(self) -> Waits:
@@ -84,7 +91,7 @@ class RunQueueTrace:
         size_bytes = (len(self._data) - mmap.PAGESIZE) // 2
         begin = int.from_bytes(self._consumer[:8], "little")
         end = int.from_bytes(self._data[:8], "little")
-        # Seen twice in a row, so that what goes around the end is in one piece; records are a power of two long.
+        # Seen twice in a row, so that what goes around the end is in one piece.
         records = np.frombuffer(
             self._data,
             dtype=_RECORD,
@@ -156,6 +163,8 @@ class HostWait(NamedTuple):
     host: str
     computing: bool
     """Threads that compute, or those that move gradients."""
+    behind: bool
+    """Of threads that compute, while one of the process that moves gradients ran, which has a core before them."""
     begin_s: float
     """CLOCK_MONOTONIC, as the other one."""
     end_s: float
@@ -210,12 +219,22 @@ class RunQueueWatch:
 
 
 def by_host(waits: npt.NDArray[np.void], hosts: Mapping[int, str], computing: frozenset[int]) -> Iterator[HostWait]:
-    """Apart from each other by GAP_S at least."""
+    """Apart from each other by GAP_S at least, those of a kind.
+
+    Whoever is preempted by a thread of its own process waits behind it first, and perhaps behind others afterwards.
+    """
     computes = np.isin(waits["thread"], list(computing))
+    begins_s, ends_s = 1e-9 * waits["begin_ns"], 1e-9 * waits["end_ns"]
+    parted_s = np.where(computes, np.minimum(begins_s + 1e-9 * waits["behind_ns"], ends_s), begins_s)
     for pid in np.unique(waits["process"]):
-        for kind in (False, True):
-            mine = waits[(waits["process"] == pid) & (computes == kind)]
-            if len(mine):
-                begins_s, ends_s = union(1e-9 * mine["begin_ns"], 1e-9 * mine["end_ns"] + GAP_S)
-                for begin_s, end_s in zip(begins_s, ends_s - GAP_S, strict=True):
-                    yield HostWait(hosts[int(pid)], kind, float(begin_s), float(end_s))
+        mine = waits["process"] == pid
+        for kind, behind, from_s, until_s in (
+            (False, False, begins_s, ends_s),
+            (True, False, parted_s, ends_s),
+            (True, True, begins_s, parted_s),
+        ):
+            some = mine & (computes == kind) & (until_s > from_s)
+            if some.any():
+                froms_s, untils_s = union(from_s[some], until_s[some] + GAP_S)
+                for begin_s, end_s in zip(froms_s, untils_s - GAP_S, strict=True):
+                    yield HostWait(hosts[int(pid)], kind, behind, float(begin_s), float(end_s))

@@ -123,6 +123,7 @@ STAGE_SCHEMA: Final[dict[str, Any]] = {
 WAIT_SCHEMA: Final[dict[str, Any]] = {
     "host": pl.String,  # of a worker, a parameter server or an aggregator
     "computing": pl.Boolean,  # threads that compute, not those that move gradients
+    "behind": pl.Boolean,  # while one of the host that moves gradients ran, which has a core before them
     "begin_s": pl.Float64,  # from here on at least one of them waited for a core ...
     "end_s": pl.Float64,  # ... until here
 }

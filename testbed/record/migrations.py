@@ -35,3 +35,11 @@ def with_host_to_device(iterations: pl.DataFrame) -> pl.DataFrame:
         return iterations
     at = iterations.columns.index("data_end_s") + 1
     return iterations.insert_column(at, iterations["data_end_s"].alias("host_to_device_end_s"))
+
+
+def with_behind(waits: pl.DataFrame) -> pl.DataFrame:
+    """WAIT_SCHEMA, of a record that was made before it was known whom threads that compute wait behind: no thread of
+    their own process, as was taken then."""
+    if "behind" in waits.columns or "computing" not in waits.columns:
+        return waits
+    return waits.insert_column(waits.columns.index("computing") + 1, pl.lit(value=False).alias("behind"))

@@ -39,7 +39,7 @@ from pydantic import ValidationError
 
 from testbed.errors import SpecError
 from testbed.record.frames import FRAMES
-from testbed.record.migrations import LATER_FRAMES, migrated, with_host_to_device
+from testbed.record.migrations import LATER_FRAMES, migrated, with_behind, with_host_to_device
 from testbed.record.summary import Summary
 
 DOCUMENTS: Final = ("plan", "environment", "calibration")
@@ -172,6 +172,8 @@ def load_frame(record: Path, name: str) -> pl.DataFrame:
         raise SpecError(f"{path} cannot be read: {error}") from error
     if name == "iterations":
         frame = with_host_to_device(frame)
+    if name == "waits":
+        frame = with_behind(frame)
     if dict(frame.schema) != schema:
         raise SpecError(f"{path} has other columns than a record of this version: {', '.join(frame.columns)}")
     return frame

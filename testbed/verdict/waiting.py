@@ -130,7 +130,11 @@ def lengthened(
     if measured is None:
         return None
     exchanges = {index: _Exchanges.of(rows) for index, rows in _by_iteration(buckets, measured.indices)}
-    waited = _summed(measured, serving_s) if waits is None else _together(measured, exchanges, waits, in_step=in_step)
+    waited = (
+        _summed(measured, serving_s)
+        if waits is None
+        else _together(measured, exchanges, buckets, waits, in_step=in_step)
+    )
     if in_step:
         least = _Least(_bounds_s(exchanges, bound_s), at_once_s, shared)
         lost_by_iteration_s = _lost_of_exposed_s(measured, exchanges, waited, least)
@@ -299,11 +303,16 @@ def _summed(measured: _Measured, serving_s: Mapping[str, float]) -> _Waited:
 
 
 def _together(
-    measured: _Measured, exchanges: Mapping[int, _Exchanges], waits: pl.DataFrame, *, in_step: bool
+    measured: _Measured,
+    exchanges: Mapping[int, _Exchanges],
+    buckets: pl.DataFrame,
+    waits: pl.DataFrame,
+    *,
+    in_step: bool,
 ) -> _Waited:
     """For how long at least one thread waited while exchanges were under way; of workers that never wait for each
     other, in all of the iteration."""
-    idle = _without_computing(measured, waits)
+    idle = _without_computing(measured, buckets, waits)
     spans = {
         index: _under_way(measured, index, exchanges.get(index) if in_step else None) for index in measured.indices
     }
@@ -315,33 +324,55 @@ def _together(
     return _Waited(waited, exact=True, by_host_s=by_host_s)
 
 
-def _without_computing(measured: _Measured, waits: pl.DataFrame) -> pl.DataFrame:
+def _without_computing(measured: _Measured, buckets: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Of threads that compute only what they wait for when they have nothing to compute: from their last gradient
     until the last sum is back, where the thread may carry an exchange out itself; and, where that waits for gradients,
-    in the forward pass."""
+    in the forward pass. What they wait for behind a thread of their own process that moves gradients meanwhile holds
+    nothing up between the last bucket that they hand over and the end of the last one."""
     communicating = waits.filter(~pl.col("computing")).select("host", "begin_s", "end_s")
-    host = pl.format("w{}", pl.col("rank")).alias("host")
-    backward = measured.rows.select(
-        host, pl.col("backward_compute_end_s").alias("from_s"), pl.col("backward_end_s").alias("until_s")
+    handed_over = (
+        buckets.filter(pl.col("phase") == "measured")
+        .group_by("rank", "index")
+        .agg(pl.col("enqueued_s").max().alias("last_enqueued_s"), pl.col("done_s").max().alias("last_done_s"))
     )
-    forward = measured.rows.filter(pl.col("forward_stall_s") > 0).select(
-        host, pl.col("host_to_device_end_s").alias("from_s"), pl.col("forward_end_s").alias("until_s")
+    rows = measured.rows.join(handed_over, on=["rank", "index"], how="left").with_columns(
+        pl.format("w{}", pl.col("rank")).alias("worker")
     )
-    clipped = (
-        waits.filter(pl.col("computing"))
-        .join_where(
-            pl.concat([backward, forward]).rename({"host": "worker"}),
-            pl.col("host") == pl.col("worker"),
-            pl.col("begin_s") < pl.col("until_s"),
-            pl.col("end_s") > pl.col("from_s"),
-        )
-        .select(
-            "host",
-            pl.max_horizontal("begin_s", "from_s").alias("begin_s"),
-            pl.min_horizontal("end_s", "until_s").alias("end_s"),
-        )
+    ready, back = pl.col("backward_compute_end_s"), pl.col("backward_end_s")
+    all_backward = _spans(rows, ready, back)
+    forward = _spans(
+        rows.filter(pl.col("forward_stall_s") > 0), pl.col("host_to_device_end_s"), pl.col("forward_end_s")
     )
-    return pl.concat([communicating, clipped])
+    before_last = _spans(rows, ready, pl.min_horizontal(pl.col("last_enqueued_s").fill_null(back), back))
+    after_last = _spans(rows, pl.max_horizontal(pl.col("last_done_s").fill_null(back), ready), back)
+    behind = pl.col("computing") & pl.col("behind")
+    return pl.concat(
+        [
+            communicating,
+            _clipped(waits.filter(pl.col("computing") & ~pl.col("behind")), pl.concat([all_backward, forward])),
+            _clipped(waits.filter(behind), pl.concat([before_last, after_last, forward])),
+        ]
+    )
+
+
+def _spans(rows: pl.DataFrame, begins: pl.Expr, ends: pl.Expr) -> pl.DataFrame:
+    """Of each worker, those that have a length."""
+    spans = rows.select("worker", begins.alias("from_s"), ends.alias("until_s"))
+    return spans.filter(pl.col("until_s") > pl.col("from_s"))
+
+
+def _clipped(waits: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """What of waits lies in spans of the same worker."""
+    return waits.join_where(
+        spans,
+        pl.col("host") == pl.col("worker"),
+        pl.col("begin_s") < pl.col("until_s"),
+        pl.col("end_s") > pl.col("from_s"),
+    ).select(
+        "host",
+        pl.max_horizontal("begin_s", "from_s").alias("begin_s"),
+        pl.min_horizontal("end_s", "until_s").alias("end_s"),
+    )
 
 
 def _under_way(measured: _Measured, index: int, exchanges: _Exchanges | None) -> Intervals:

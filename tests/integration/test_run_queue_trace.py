@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +19,23 @@ pytestmark = [pytest.mark.privileged, pytest.mark.quiet]  # who is woken onto an
 
 SPIN = "import time\nprint('ready', flush=True)\nwhile True: pass"
 YIELD = "import os\nprint('ready', flush=True)\nwhile True: os.sched_yield()"
+FIRST = """\
+import os, threading, time
+
+def move():
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    while True:
+        until = time.monotonic() + 0.01
+        while time.monotonic() < until:
+            pass
+        time.sleep(0.01)
+
+threading.Thread(target=move, daemon=True).start()
+print('ready', flush=True)
+import ctypes
+spin = ctypes.CDLL(None).sched_yield
+while True: spin()
+"""
 WAKE = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.005)"
 
 
@@ -45,6 +63,30 @@ def start(started: list[subprocess.Popen[str]], program: str, *, core: int = 0) 
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process.pid
+
+
+class OwnWaits(NamedTuple):
+    """In seconds, of a process of two threads."""
+
+    waited_s: float
+    """Of its main thread."""
+    behind_s: float
+    """Of these, while the other one ran."""
+    first_behind_s: float
+    """Of the other one's own."""
+
+
+def own_waits(trace: RunQueueTrace, pid: int) -> OwnWaits:
+    found = trace.take()
+    assert found.num_lost == 0
+    mine = found.waits[found.waits["process"] == pid]
+    main, other = mine[mine["thread"] == pid], mine[mine["thread"] != pid]
+    assert (mine["behind_ns"] <= mine["end_ns"] - mine["begin_ns"]).all()
+    return OwnWaits(
+        1e-9 * float(np.sum(main["end_ns"] - main["begin_ns"])),
+        1e-9 * float(np.sum(main["behind_ns"])),
+        1e-9 * float(np.sum(other["behind_ns"])),
+    )
 
 
 def waited_s(trace: RunQueueTrace, pid: int) -> float:
@@ -97,6 +139,28 @@ def test_who_is_woken_onto_an_idle_core_waits_for_nobody_and_beside_a_load_he_do
     assert loaded_s > 0.8 * summed_s, "nobody is woken onto an idle core any more"
 
 
+def test_what_a_thread_waits_behind_one_of_its_own_process_that_runs_first_is_known_apart(
+    trace: RunQueueTrace, started: list[subprocess.Popen[str]]
+) -> None:
+    """Its second thread takes the core for half of the time; another process' takes what it can."""
+    core = idlest_core()
+    pid = start(started, FIRST, core=core)
+    trace.follow([pid])
+    time.sleep(0.1)
+    trace.take()
+    time.sleep(1.0)
+    alone = own_waits(trace, pid)
+    assert 0.3 < alone.behind_s < 0.7
+    assert alone.behind_s == pytest.approx(alone.waited_s, abs=0.1), "nobody else is there, to speak of"
+    assert alone.first_behind_s == 0, "the one that runs first waits behind nobody of its own"
+    start(started, SPIN, core=core)
+    trace.take()
+    time.sleep(1.0)
+    beside = own_waits(trace, pid)
+    assert 0.3 < beside.behind_s < 0.7
+    assert beside.waited_s - beside.behind_s > 0.1, "it shares the other half with another process"
+
+
 def test_a_ring_goes_round_and_what_finds_no_room_is_counted(started: list[subprocess.Popen[str]]) -> None:
     core = max(os.sched_getaffinity(0))
     pids = [start(started, YIELD, core=core) for _ in range(2)]
@@ -105,7 +169,7 @@ def test_a_ring_goes_round_and_what_finds_no_room_is_counted(started: list[subpr
         trace.follow(pids)
         num_waits, ends_ns = 0, 0
         deadline_s = time.monotonic() + 20
-        while num_waits < 20 * mmap.PAGESIZE / 32:
+        while num_waits < 20 * mmap.PAGESIZE / 40:
             assert time.monotonic() < deadline_s
             waits = trace.take().waits
             assert set(waits["process"]) <= set(pids)

@@ -15,9 +15,9 @@ from testbed.system.native.layouts import LAYOUTS
 _FOLDER: Final = Path(__file__).resolve().parent
 
 
-def kernel_program(name: str, layout: Layout) -> Path:
+def kernel_program(name: str, *layouts: Layout) -> Path:
     """The object of `<name>.bpf.c` for the kernel. Raises UnsupportedError where it cannot be built."""
-    return build(_FOLDER / f"{name}.bpf.c", "bpf", layouts=(layout,))
+    return build(_FOLDER / f"{name}.bpf.c", "bpf", layouts=layouts)
 
 
 def program(name: str) -> Path:

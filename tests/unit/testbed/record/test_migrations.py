@@ -1,9 +1,11 @@
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from testbed.record.migrations import migrated
+from testbed.record.frames import WAIT_SCHEMA
+from testbed.record.migrations import migrated, with_behind
 from testbed.record.reader import load, load_summary
 from testbed.record.summary import SCHEMA_VERSION, Summary
 
@@ -39,3 +41,11 @@ def test_this_version_is_left_as_it_is() -> None:
 def test_a_version_that_is_not_known_is_named(version: object) -> None:
     with pytest.raises(ValueError, match=f"schema_version is {version!r}; this version reads 2 to {SCHEMA_VERSION}"):
         migrated({"schema_version": version})
+
+
+def test_of_older_records_no_wait_is_known_to_be_behind_the_own_thread() -> None:
+    older = pl.DataFrame({"host": ["w0"], "computing": [True], "begin_s": [1.0], "end_s": [2.0]})
+    found = with_behind(older)
+    assert dict(found.schema) == WAIT_SCHEMA
+    assert found.rows() == [("w0", True, False, 1.0, 2.0)]
+    assert with_behind(found) is found

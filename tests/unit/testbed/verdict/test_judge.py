@@ -407,9 +407,9 @@ def test_servers_that_wait_for_a_core_hold_everybody_up_and_are_named() -> None:
 
 def test_threads_that_wait_at_the_same_time_are_judged_once_and_the_longest_is_named() -> None:
     def judged(*rows: tuple[str, float, float]) -> Verdict:
-        columns = ["host", "computing", "begin_s", "end_s"]
+        columns = ["host", "computing", "behind", "begin_s", "end_s"]
         waits = pl.DataFrame(
-            [dict(zip(columns, (host, False, *span), strict=True)) for host, *span in rows], schema=WAIT_SCHEMA
+            [dict(zip(columns, (host, False, False, *span), strict=True)) for host, *span in rows], schema=WAIT_SCHEMA
         )
         return judge(facts(waits=waits, serving_waited_s={"ps0": 9.0}, prediction=None))
 
@@ -441,7 +441,7 @@ def test_the_time_of_hidden_communication_that_is_mostly_waiting_is_never_given(
     found = facts(
         iterations=iterations(*(iteration(rank, 10.0, **hidden) for rank in range(2))),
         buckets=buckets(*(bucket(rank, 13.0, 13.06) for rank in range(2))),
-        waits=pl.DataFrame([("w0", False, 13.01, 13.05)], schema=WAIT_SCHEMA, orient="row"),
+        waits=pl.DataFrame([("w0", False, False, 13.01, 13.05)], schema=WAIT_SCHEMA, orient="row"),
         links=[replace(LINK, class_bytes_end=600_000, expected_bytes=600_000)],
         prediction=replace(PREDICTION, schedule_bound_s=0.01),
     )

@@ -146,7 +146,7 @@ def waited_while_hidden() -> Facts:
     moments: dict[str, Any] = {"backward_compute_end_s": 13.0, "backward_end_s": 13.02, "optimizer_end_s": 13.7}
     rows = iterations(*(iteration(rank, 10.0, **moments, end_s=13.95) for rank in range(2)))
     times = buckets(*(bucket(rank, 10.2, 12.8) for rank in range(2)))
-    waited = pl.DataFrame([("w0", False, 10.5, 11.5)], schema=WAIT_SCHEMA, orient="row")
+    waited = pl.DataFrame([("w0", False, False, 10.5, 11.5)], schema=WAIT_SCHEMA, orient="row")
     link = replace(healthy.LINK, class_bytes_end=30_000_000, expected_bytes=30_000_000)
     soon = replace(healthy.PREDICTION, schedule_bound_s=1.5)
     return healthy.facts(iterations=rows, buckets=times, links=[link], waits=waited, prediction=soon)

@@ -107,8 +107,9 @@ def test_waiting_in_communication_that_computing_hides_lengthens_it_all_the_same
     assert share(1.0) == pytest.approx(0.5 / 2)
 
 
-def waits(*rows: tuple[str, bool, float, float]) -> pl.DataFrame:
-    return pl.DataFrame(list(rows), schema=WAIT_SCHEMA, orient="row")
+def waits(*rows: tuple[str, bool, float, float], behind: bool = False) -> pl.DataFrame:
+    every = [(host, computing, behind and computing, *span) for host, computing, *span in rows]
+    return pl.DataFrame(every, schema=WAIT_SCHEMA, orient="row")
 
 
 def together(
@@ -116,6 +117,7 @@ def together(
     bound_s: float = 0.0,
     exchanged: bool = True,
     done_s: float = 16.0,
+    behind: bool = False,
     **changes: Any,
 ) -> WaitingSummary:
     """Two workers whose gradients are ready at 13 s and back at 16 s; one bucket, handed over at 12 s by the first, at
@@ -127,7 +129,7 @@ def together(
         iterations(*iteration_rows),
         times,
         num_workers=2,
-        waits=waits(*rows),
+        waits=waits(*rows, behind=behind),
         serving_s={"ps0": 99.0},
         bound_s=bound_s,
         **known,
@@ -298,6 +300,22 @@ def test_threads_that_compute_count_where_they_have_nothing_to_compute() -> None
     both = together(computing, ("w1", True, 15.0, 18.0), ("w1", False, 12.5, 13.25))
     assert both.waited_s == pytest.approx(3.5)
     assert both.by_host_s == pytest.approx({"w0": 3.0, "w1": 1.75})
+
+
+def test_who_waits_behind_the_thread_that_does_the_work_it_waits_for_loses_nothing() -> None:
+    """Handed over at 12 and 13 s, all back at 15.5 s."""
+
+    def lost_s(*row: Any, **changes: Any) -> float:
+        return together(row, done_s=15.5, behind=True, **changes).waited_s
+
+    assert lost_s("w0", True, 12.0, 15.5) == lost_s("w1", True, 13.0, 15.5) == 0
+    assert lost_s("w0", True, 15.0, 17.0) == pytest.approx(0.5), "when the last sum is there, nothing is left to do"
+    assert lost_s("w1", True, 12.0, 15.0, backward_compute_end_s=12.5) == pytest.approx(0.5), "who has not handed over"
+    assert lost_s("w0", True, 13.0, 15.0, exchanged=False) == pytest.approx(2.0), "nothing is known of exchanges"
+    assert lost_s("w0", True, 10.0, 11.0, forward_stall_s=0.1, exchanged=False) == pytest.approx(0.75), (
+        "in the forward pass"
+    )
+    assert lost_s("w0", False, 13.0, 14.0) == pytest.approx(1.0), "those that move gradients hold each other up"
 
 
 def test_of_workers_that_do_not_wait_for_each_other_all_waiting_counts_in_all_of_the_iteration() -> None:
