@@ -354,7 +354,8 @@ class _Predictor:
                     connections=connections,
                 )
         found = self._alike[key]
-        return Exchanged([max(workers) + found.end_s] * len(begins_s), found.connections)
+        ends_s = found.ends_s if own_bytes is None else [found.end_s] * len(begins_s)
+        return Exchanged([max(workers) + end_s for end_s in ends_s], found.connections)
 
     def _times(
         self,

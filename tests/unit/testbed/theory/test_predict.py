@@ -195,6 +195,15 @@ def test_what_goes_out_while_backward_goes_on_is_hidden(fusion: str) -> None:
     assert found.models["flow simulation"] == pytest.approx(found.iteration_time_s, rel=0.02)
 
 
+def test_who_has_its_layer_pushes_the_next_one_while_others_still_get_theirs() -> None:
+    """Eight workers and a server: 404 ms on emulated links. Were each layer exchanged by all of them at once, both
+    directions of its link would follow each other, 24 % longer."""
+    layers = {**WORKLOAD, "layers": ["38KiB"] * 16}
+    server = {"kind": "parameter_server", "servers": 1}
+    found = predicted(workload=layers, collective=server, workers=8, link={"rate": "200mbit"}, dilation=2)
+    assert 0.404 < found.iteration_time_s < 1.1 * 0.404
+
+
 def test_the_shipped_sweep_s_predictions_are_in_the_order_of_its_runs() -> None:
     spec = yaml.safe_load(OVERLAP.read_text())
     fusions = spec.pop("sweep")["fusion"]
