@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from testbed.calibration.cache import machine_digest
-from testbed.machine.budget import Budget, Lateness
+from testbed.machine.budget import Budget, Carried, Lateness
 from testbed.measure.programs import Programs
 from testbed.plan.prediction import Prediction
 from testbed.record.frames import LINK_SCHEMA
@@ -113,8 +113,8 @@ def samples(*points: tuple[float, int], rate_bps: float = 0.0) -> pl.DataFrame:
 BUDGET = Budget(
     measured_at="2026-01-01T00:00:00+00:00",
     machine=machine_digest(),
-    superframe_bps=18e9,
-    mtu_bps=6e9,
+    undelayed=Carried(superframe_bps=18e9, mtu_bps=6e9),
+    delayed={"nfqueue": Carried(superframe_bps=8e9, mtu_bps=1e9)},
     delays={"nfqueue": Lateness(mean_s=40e-6, p99_s=90e-6)},
     timer=Lateness(mean_s=7e-6, p99_s=24e-6),
     busy_share=0.01,

@@ -48,7 +48,7 @@ def plan(
         made = spread_over(made, spread)
     budget = known_budget()
     if as_json:
-        carries_bps = None if budget is None else budget.carries_bps(made.experiment.packet_bytes)
+        carries_bps = None if budget is None else budget.carries_bps(made)
         emit({**made.to_json(), "budget": {"requested_bps": requested_bps(made), "carries_bps": carries_bps}})
     else:
         render_plan(made, standard_output())

@@ -50,6 +50,20 @@ class Lateness:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Carried:
+    """The sum of all streams, in bit/s of the shaper, headers included."""
+
+    superframe_bps: float
+    """With segmentation left to the links (`packet_mode: superframe`)."""
+    mtu_bps: float
+    """With single packets (`packet_mode: mtu`)."""
+
+    def of_packets_bps(self, packet_bytes: int) -> float:
+        """With packets of at most that size."""
+        return self.mtu_bps if packet_bytes <= MTU else self.superframe_bps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
     """What this machine carries, as measured; rates are of the shaper, headers included."""
 
@@ -57,10 +71,10 @@ class Budget:
     """ISO 8601."""
     machine: str
     """What it was measured on: see machine_digest()."""
-    superframe_bps: float
-    """Sum of all streams, with segmentation left to the links (`packet_mode: superframe`)."""
-    mtu_bps: float
-    """The same with single packets (`packet_mode: mtu`)."""
+    undelayed: Carried
+    """Through links that shape and do not delay."""
+    delayed: Mapping[str, Carried]
+    """Through links with a delay, by backend: some take every packet out of the kernel and put it back."""
     delays: Mapping[str, Lateness]
     """One way through a delay of 1 ms, by backend."""
     timer: Lateness
@@ -68,9 +82,12 @@ class Budget:
     busy_share: float
     """Of the cores, by other programs, before it began."""
 
-    def carries_bps(self, packet_bytes: int) -> float:
-        """What this machine carries with packets of at most that size."""
-        return self.mtu_bps if packet_bytes <= MTU else self.superframe_bps
+    def carries_bps(self, plan: Plan) -> float:
+        """What this machine carries of such packets, through such delays as the plan's links have, in real bit/s."""
+        packet_bytes = plan.experiment.packet_bytes
+        carried_bps = self.undelayed.of_packets_bps(packet_bytes)
+        delayed = self.delayed.get(plan.delay_backend or "")
+        return carried_bps if delayed is None else min(carried_bps, delayed.of_packets_bps(packet_bytes))
 
 
 class UnknownBudgetError(MissingRequirementError):
@@ -95,6 +112,8 @@ def known_budget() -> Budget | None:
             **{
                 **found,
                 "timer": Lateness(**found["timer"]),
+                "undelayed": Carried(**found["undelayed"]),
+                "delayed": {name: Carried(**carried) for name, carried in found["delayed"].items()},
                 "delays": {name: Lateness(**late) for name, late in found["delays"].items()},
             }
         )
@@ -132,7 +151,7 @@ def refuse_excess(plan: Plan, budget: Budget | None) -> None:
     """Raise MissingRequirementError for a direction whose rate this machine cannot carry even alone."""
     if budget is None:
         return
-    carries_bps = plan.clock.virtual_bps(budget.carries_bps(plan.experiment.packet_bytes))
+    carries_bps = plan.clock.virtual_bps(budget.carries_bps(plan))
     fastest = max((each for each in plan.all_configured if not each.spec.unshaped), key=lambda each: each.spec.rate_bps)
     if fastest.spec.rate_bps > carries_bps:
         raise MissingRequirementError(
@@ -150,7 +169,7 @@ def comparison(plan: Plan, budget: Budget | None) -> str:
         return (
             f"up to {requested_gbps:.3g} Gbit/s at once; what this machine carries is not known: run `testbed doctor`"
         )
-    carries_gbps = plan.clock.virtual_bps(budget.carries_bps(plan.experiment.packet_bytes)) / 1e9
+    carries_gbps = plan.clock.virtual_bps(budget.carries_bps(plan)) / 1e9
     share = requested_gbps / carries_gbps
     text = (
         f"up to {requested_gbps:.3g} Gbit/s at once, {100 * share:.0f} % of the {carries_gbps:.3g} Gbit/s that this "
@@ -197,7 +216,6 @@ def _workers_demand(plan: Plan, num_cores: int) -> _Demand | None:
 
 def chosen_dilation(
     budget: Budget | None,
-    packet_bytes: int,
     planned_at: Callable[[float], Plan],
     codecs: Callable[[Plan], CodecLoad | None],
     *,
@@ -214,8 +232,24 @@ def chosen_dilation(
             "dilation: auto goes by what this machine carries, which is not known: run `sudo testbed doctor` once, on "
             "an idle machine (it takes some seconds), or say the factor: --set dilation=50"
         )
-    carries_bps = budget.carries_bps(packet_bytes)
     _, plan = _planned(planned_at, _TRIED)
+    while True:
+        found, reason = _sufficient(budget, plan, planned_at, codecs, num_cores)
+        settled = planned_at(found)  # perhaps with another delay backend, which can make longer delays
+        if budget.carries_bps(settled) >= budget.carries_bps(plan):
+            return found, reason
+        plan = settled
+
+
+def _sufficient(
+    budget: Budget,
+    plan: Plan,
+    planned_at: Callable[[float], Plan],
+    codecs: Callable[[Plan], CodecLoad | None],
+    num_cores: int,
+) -> tuple[float, str]:
+    """The least factor, and why, where links delay as in that plan."""
+    carries_bps = budget.carries_bps(plan)
     requested = requested_bps(plan)
     fastest_bps = max(each.spec.rate_bps for each in plan.all_configured if not each.spec.unshaped)
     known = f"this machine carries {carries_bps / 1e9:.3g} Gbit/s (measured {budget.measured_at})"

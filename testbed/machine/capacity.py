@@ -18,7 +18,7 @@ from testbed.experiment.experiment import validate
 from testbed.experiment.link import BackendName
 from testbed.hosts.clean import owned_run
 from testbed.links.htb import goodput_fraction
-from testbed.machine.budget import NUM_WORKERS, PROBED_DELAY, Budget, Lateness
+from testbed.machine.budget import NUM_WORKERS, PROBED_DELAY, Budget, Carried, Lateness
 from testbed.measure.machine import MachineSample
 from testbed.plan.plan import Plan, make_plan
 from testbed.system.kernel import realtime
@@ -26,6 +26,8 @@ from testbed.system.run_state import new_run_id
 
 LINK_RATE: Final = "10gbit"
 """Of each of the star's links: together far more than two cores carry."""
+CARRIED_DELAY: Final = "200us"
+"""Of links whose delays are to cost what they cost, and not a window that is not yet open."""
 WINDOW_S: Final = 0.8
 WARM_UP_S: Final = 0.4
 NUM_PROBES: Final = 400
@@ -44,20 +46,20 @@ def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[st
     on_step("timer")
     timer = _timer()
     busy_share = MachineSample.take().busy_share_since(before)
-    on_step("super-frames")
-    superframe_bps = _carried_bps("superframe")
-    on_step("packets of the MTU")
-    mtu_bps = _carried_bps("mtu")
-    delays = {}
+    on_step("traffic")
+    undelayed = _carried()
+    delayed, delays = {}, {}
     for backend, problem in backends.items():
         if not problem:
             on_step(f"delay by {backend}")
             delays[str(backend)] = _delay(backend)
+            on_step(f"traffic through delays by {backend}")
+            delayed[str(backend)] = _carried(delay=CARRIED_DELAY, backend=backend)
     return Budget(
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine_digest(),
-        superframe_bps=superframe_bps,
-        mtu_bps=mtu_bps,
+        undelayed=undelayed,
+        delayed=delayed,
         delays=delays,
         timer=timer,
         busy_share=busy_share,
@@ -94,8 +96,12 @@ def ring_flows(plan: Plan) -> list[Flow]:
     ]
 
 
-def _carried_bps(packet_mode: str) -> float:
-    link = {"rate": LINK_RATE, "queue": "4MB"}
+def _carried(**delay: str) -> Carried:
+    link = {"rate": LINK_RATE, "queue": "4MB", **delay}
+    return Carried(superframe_bps=_carried_bps("superframe", link), mtu_bps=_carried_bps("mtu", link))
+
+
+def _carried_bps(packet_mode: str, link: Mapping[str, str]) -> float:
     with _deployed(workers=NUM_WORKERS, link=link, packet_mode=packet_mode) as deployment:
         flows = ring_flows(deployment.plan)
         return sum(goodputs_bps(deployment, flows, window_s=WINDOW_S, warm_up_s=WARM_UP_S)) / goodput_fraction()

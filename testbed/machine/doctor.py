@@ -155,9 +155,7 @@ def plan_in_theory(experiment: Experiment) -> Plan:
     if undilatable := experiment.undilatable():  # requested, even where this machine would need none
         raise SpecError("\n".join(undilatable))
     codecs = partial(codec_load, num_cores=num_cores)
-    return planned_at(
-        *chosen_dilation(known_budget(), experiment.packet_bytes, planned_at, codecs, num_cores=num_cores)
-    )
+    return planned_at(*chosen_dilation(known_budget(), planned_at, codecs, num_cores=num_cores))
 
 
 def plan_here(experiment: Experiment) -> Plan:
@@ -453,10 +451,9 @@ def plan_to_run(experiment: Experiment, *, say: Callable[[str], None]) -> Plan:
             raise
     say("measuring what this machine carries, once: `dilation: auto` goes by it ...")
     budget = measure(on_step=lambda _: None)
-    say(
-        f"measured: {budget.superframe_bps / 1e9:.3g} Gbit/s; other programs used {budget.busy_share:.0%} of the cores "
-        "(`testbed doctor` measures again)"
-    )
+    carries = f"{budget.undelayed.superframe_bps / 1e9:.3g} Gbit/s"
+    busy = f"other programs used {budget.busy_share:.0%} of the cores"
+    say(f"measured: {carries}; {busy} (`testbed doctor` measures again)")
     return plan_here(experiment)
 
 

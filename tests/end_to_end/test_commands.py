@@ -87,10 +87,12 @@ def test_doctor_measures_what_the_machine_carries_and_plan_compares(
     assert "the greatest is" in needs_it.stderr
     assert (tmp_path / "ina-testbed" / "budget.json").exists()
     budget = json.loads(started("doctor", "--json").stdout)["budget"]
-    assert 0 < budget["mtu_bps"] < budget["superframe_bps"]
+    for carried in (budget["undelayed"], *budget["delayed"].values()):
+        assert 0 < carried["mtu_bps"] < carried["superframe_bps"]
+    assert budget["delayed"].keys() == budget["delays"].keys() != set()
     assert all(0 <= late["mean_s"] <= late["p99_s"] for late in budget["delays"].values())
     planned = json.loads(invoke("plan", QUICKSTART, "--json").stdout)
-    assert planned["budget"]["carries_bps"] == budget["superframe_bps"]
+    assert planned["budget"]["carries_bps"] == budget["undelayed"]["superframe_bps"]
     refused = invoke("plan", QUICKSTART, "--set", "link.rate=100gbit")
     assert (refused.returncode, "link.rate: w0 -> s0 asks for 100gbit" in refused.stderr) == (3, True)
 

@@ -19,8 +19,10 @@ def render_budget(budget: Budget, console: Console) -> None:
     for column in ("what", "measured", ""):
         table.add_column(column, justify="right" if column == "measured" else "left")
     star = f"sum over a ring of {NUM_WORKERS} workers on a routed star of shaped links"
-    table.add_row("traffic, super-frames", rate_text(budget.superframe_bps), star)
-    table.add_row("traffic, single packets", rate_text(budget.mtu_bps), "the same with packet_mode: mtu")
+    delayed = {f" through delays by {backend}": carried for backend, carried in budget.delayed.items()}
+    for through, carried in {"": budget.undelayed, **delayed}.items():
+        table.add_row(f"traffic{through}, super-frames", rate_text(carried.superframe_bps), star)
+        table.add_row(f"traffic{through}, single packets", rate_text(carried.mtu_bps), "the same with packet_mode: mtu")
     for backend, late in budget.delays.items():
         table.add_row(f"delay by {backend}", *_late(late, f"through {PROBED_DELAY}"))
     table.add_row("timer", *_late(budget.timer, "waking up"))

@@ -9,6 +9,7 @@ import pytest
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import validate
 from testbed.machine.budget import (
+    Carried,
     chosen_dilation,
     comparison,
     handed_over_bps,
@@ -86,6 +87,7 @@ def test_slower_time_makes_the_budget_larger() -> None:
         ({"link": {"rate": "100gbit"}}, 64),  # 400 of 18
         ({"link": {"rate": "100gbit"}, "packet_mode": "mtu"}, 191),  # 400 of 6
         ({"workers": 8, "link": {"rate": "100gbit"}}, 127),
+        ({"link": {"rate": "100gbit", "delay": "10ms", "backend": "nfqueue"}}, 143),  # 400 of 8
     ],
 )
 def test_auto_is_the_smallest_with_which_links_take_their_share_of_the_budget(
@@ -94,16 +96,16 @@ def test_auto_is_the_smallest_with_which_links_take_their_share_of_the_budget(
     def planned_at(factor: float) -> Plan:
         return at(factor, **keys)
 
-    found, reason = chosen_dilation(BUDGET, planned_at(1).experiment.packet_bytes, planned_at, none, num_cores=2)
+    found, reason = chosen_dilation(BUDGET, planned_at, none, num_cores=2)
     assert found == dilation
     assert ("not dilated" in reason) == (dilation == 1)
     assert dilation == 1 or f"time runs {dilation} times slower" in reason
-    assert requested_bps(planned_at(found)) <= 0.5 * found * BUDGET.carries_bps(planned_at(1).experiment.packet_bytes)
+    assert requested_bps(planned_at(found)) <= 0.5 * found * BUDGET.carries_bps(planned_at(1))
 
 
 def test_auto_knows_that_hosts_copy_gradients_however_slow_the_links_are() -> None:
     slow = {"link": {"rate": "1gbit"}, "workload": {"kind": "replay", "trace": "resnet50"}}
-    found, reason = chosen_dilation(BUDGET, 65536, lambda factor: at(factor, **slow), none, num_cores=2)
+    found, reason = chosen_dilation(BUDGET, lambda factor: at(factor, **slow), none, num_cores=2)
     handed = handed_over_bps(at(1, **slow))
     assert handed == pytest.approx(8 * 4 * 102_228_128 / 65e-3, rel=0.05)  # as long as a V100 takes for backward
     assert handed / (0.35 * 18e9) <= found < handed / (0.35 * 18e9) + 1
@@ -117,15 +119,28 @@ def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> 
 
     with pytest.raises(SpecError, match="nfqueue honours 0s, or 200us"):
         planned_at(1)
-    found, _ = chosen_dilation(BUDGET, 65536, planned_at, none, num_cores=2)
+    found, _ = chosen_dilation(BUDGET, planned_at, none, num_cores=2)
     assert planned_at(found).delay_backend == "nfqueue"
+
+
+def test_auto_goes_by_the_backend_that_makes_the_delays_of_slower_time() -> None:
+    """100 us are too short for nfqueue as they are, and netem is not there."""
+
+    def planned_at(factor: float) -> Plan:
+        keys = {"link": {"rate": "100gbit", "delay": "100us"}, "workload": "synthetic", "dilation": factor}
+        return make_plan(validate({"name": "t", "workers": 4, **keys}), works=lambda name: name == "nfqueue")
+
+    assert planned_at(1).delay_backend == "netem"
+    found, _ = chosen_dilation(BUDGET, planned_at, none, num_cores=2)
+    assert planned_at(found).delay_backend == "nfqueue"
+    assert found == 143  # 400 of 8
 
 
 def test_auto_waits_for_delays_to_be_long_enough_for_their_backend() -> None:
     def planned_at(factor: float) -> Plan:
-        return at(factor, link={"rate": "1gbit", "delay": "5us", "backend": "nfqueue"})
+        return at(factor, link={"rate": "500mbit", "delay": "5us", "backend": "nfqueue"})
 
-    found, reason = chosen_dilation(BUDGET, 65536, planned_at, none, num_cores=2)
+    found, reason = chosen_dilation(BUDGET, planned_at, none, num_cores=2)
     assert found == 40  # 5 us become 200
     assert planned_at(found).delay_backend == "nfqueue"
     assert (
@@ -135,14 +150,17 @@ def test_auto_waits_for_delays_to_be_long_enough_for_their_backend() -> None:
 
 def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
     with pytest.raises(MissingRequirementError, match=r"^dilation: auto .*run `sudo testbed doctor`"):
-        chosen_dilation(None, 1500, at, none, num_cores=2)
+        chosen_dilation(None, at, none, num_cores=2)
     with pytest.raises(MissingRequirementError, match=r"more than 600 times it cannot"):
         chosen_dilation(
-            replace(BUDGET, superframe_bps=1e9), 65536, lambda k: at(k, link={"rate": "100gbit"}), none, num_cores=2
+            replace(BUDGET, undelayed=Carried(superframe_bps=1e9, mtu_bps=1e9)),
+            lambda k: at(k, link={"rate": "100gbit"}),
+            none,
+            num_cores=2,
         )
     endless = CodecLoad(cpu_s=100.0, num_workers=4, num_cores=2, least_s=0.1)
     with pytest.raises(MissingRequirementError, match=r"codecs of 4 workers take .* more than 600 times it cannot"):
-        chosen_dilation(BUDGET, 65536, at, lambda _: endless, num_cores=2)
+        chosen_dilation(BUDGET, at, lambda _: endless, num_cores=2)
 
 
 @pytest.mark.parametrize(
@@ -154,18 +172,14 @@ def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
 )
 def test_auto_knows_that_codecs_want_the_cores_at_once(cpu_ms: float, dilation: int, said: str) -> None:
     load = CodecLoad(cpu_s=1e-3 * cpu_ms, num_workers=4, num_cores=2, least_s=0.3)
-    found, reason = chosen_dilation(
-        BUDGET, 65536, lambda k: at(k, link={"rate": "100mbit"}), lambda _: load, num_cores=2
-    )
+    found, reason = chosen_dilation(BUDGET, lambda k: at(k, link={"rate": "100mbit"}), lambda _: load, num_cores=2)
     assert found == dilation
     assert said in reason
 
 
 def test_auto_goes_by_whatever_needs_most() -> None:
     load = CodecLoad(cpu_s=0.022, num_workers=4, num_cores=2, least_s=0.3)
-    found, reason = chosen_dilation(
-        BUDGET, 65536, lambda k: at(k, link={"rate": "100gbit"}), lambda _: load, num_cores=2
-    )
+    found, reason = chosen_dilation(BUDGET, lambda k: at(k, link={"rate": "100gbit"}), lambda _: load, num_cores=2)
     assert found == 64
     assert "codecs" not in reason
 
@@ -183,7 +197,7 @@ def test_auto_gives_workers_that_cost_what_they_cost_their_cores(keys: dict[str,
     def planned_at(factor: float) -> Plan:
         return at(factor, host_cost="real", link={"rate": "100mbit"}, **keys)
 
-    found, reason = chosen_dilation(BUDGET, 65536, planned_at, none, num_cores=2)
+    found, reason = chosen_dilation(BUDGET, planned_at, none, num_cores=2)
     assert found == dilation
     assert planned_at(found).quota_cores <= 0.7 * 2
     assert dilation == 1 or "host_cost: real" in reason
