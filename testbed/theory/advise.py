@@ -29,9 +29,7 @@ the mean (docs/predictions.md), so that without a tolerance half of all right ad
 _AGGREGATOR: Final = InNetwork()
 """A switch that aggregates, whose chunks and slots these are."""
 
-ChangeName = Literal["fusion", "collective", "transport", "aggregation", "links", "compression", "batch", "interval"]
-CollectiveName = Literal["ring", "halving_doubling", "in_network"]
-"""Of which a setting's all-reduce is one; an aggregating switch is `in_network`."""
+ChangeName = Literal["fusion", "transport", "aggregation", "links", "compression", "batch", "interval"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +45,8 @@ class Setting:
     efficiency: float = 1.0
     """The share of a link's rate that reaches the application while a bucket is exchanged: headers and transport."""
     fusion: ByTime = field(default_factory=ByTime)
-    collective: CollectiveName = "ring"
+    aggregated: bool = False
+    """Whether a switch aggregates; else the workers are a ring."""
     compression_ratio: float = 1.0
     batch_factor: float = 1.0
     """How many times as large as the trace's the batch of a worker is."""
@@ -57,20 +56,12 @@ class Setting:
     def exchange_s(self, size_bytes: int) -> float:
         """The time of one all-reduce among two or more."""
         rate_bps = self.rate_bps * self.efficiency
-        if self.aggregates:
+        if self.aggregated:
             filled_bps = self.num_slots * 8 * _AGGREGATOR.payload_bytes(1) / self._aggregator_round_trip_s
             aggregation = FullAggregation(rate_bps=min(rate_bps, filled_bps), compression_ratio=self.compression_ratio)
             return aggregation.time_s(size_bytes) + self.latency_s  # the switch is on the way from worker to worker
         ring = FullRing(num_workers=self.num_workers, rate_bps=rate_bps, compression_ratio=self.compression_ratio)
-        return ring.time_s(size_bytes) + self._num_steps * self.latency_s
-
-    @property
-    def _num_steps(self) -> int:
-        """Of a ring, or of halving and doubling, which sends as much (Thakur, Rabenseifner, Gropp 2005, "Optimization
-        of Collective Communication Operations in MPICH")."""
-        return 2 * (
-            (self.num_workers - 1).bit_length() if self.collective == "halving_doubling" else self.num_workers - 1
-        )
+        return ring.time_s(size_bytes) + 2 * (self.num_workers - 1) * self.latency_s
 
     @property
     def num_slots(self) -> int:
@@ -82,12 +73,7 @@ class Setting:
     def gathered_ratio(self) -> float:
         """The ratio that payloads which do not add up need for as few bytes on a link as `compression_ratio` leaves of
         an all-reduce: N - 1 of them cross each link, where a ring carries 2 (N - 1)/N of one and an aggregator one."""
-        return self.compression_ratio * (self.num_workers - 1 if self.aggregates else self.num_workers / 2)
-
-    @property
-    def aggregates(self) -> bool:
-        """Whether a switch does."""
-        return self.collective == "in_network"
+        return self.compression_ratio * (self.num_workers - 1 if self.aggregated else self.num_workers / 2)
 
     @property
     def compute_s(self) -> float:
@@ -254,12 +240,6 @@ def _fusion(today: Setting, target: float, _: float) -> Iterator[Change]:
         yield _change("fusion", max(coarser, key=_scaling_factor), target)
 
 
-def _collective(today: Setting, target: float, _: float) -> Iterator[Change]:
-    """Fewer steps than a ring has; of workers beyond a power of two each would hand all that it has to another one."""
-    if today.collective == "ring" and today.num_workers.bit_count() == 1:
-        yield _change("collective", replace(today, collective="halving_doubling"), target)
-
-
 def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator[Change]:
     if today.efficiency >= max_efficiency:
         return
@@ -273,8 +253,8 @@ def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator
 
 
 def _aggregation(today: Setting, target: float, _: float) -> Iterator[Change]:
-    if not today.aggregates and today.num_workers > 1:
-        yield _change("aggregation", replace(today, collective="in_network"), target)
+    if not today.aggregated and today.num_workers > 1:
+        yield _change("aggregation", replace(today, aggregated=True), target)
 
 
 def _links(today: Setting, target: float, _: float) -> Iterator[Change]:
@@ -321,7 +301,6 @@ def _change(name: ChangeName, setting: Setting, target: float) -> Change:
 
 PREFERENCE: Final[dict[ChangeName, Callable[[Setting, float, float], Iterator[Change]]]] = {
     "fusion": _fusion,
-    "collective": _collective,
     "transport": _transport,
     "aggregation": _aggregation,
     "links": _links,

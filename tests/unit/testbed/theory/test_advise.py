@@ -13,9 +13,8 @@ from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Sett
 from testbed.theory.buckets import ByTime
 from testbed.traces.derived import derived_table
 from testbed.traces.table import Layer, LayerTable
-from transports.collectives.base import COLLECTIVES, World
+from transports.collectives.base import World
 from transports.collectives.cost import bound_s
-from transports.collectives.timing import alpha_beta_time_s
 
 TODAY = Setting(table=derived_table("resnet50"), num_workers=32, rate_bps=10e9, efficiency=0.8)
 MOST = 0.956
@@ -89,8 +88,7 @@ def test_each_change_changes_one_thing() -> None:
     fields = {
         "fusion": "fusion",
         "transport": "efficiency",
-        "collective": "collective",
-        "aggregation": "collective",
+        "aggregation": "aggregated",
         "links": "rate_bps",
         "compression": "compression_ratio",
         "batch": "batch_factor",
@@ -110,41 +108,6 @@ def test_what_costs_least_is_recommended() -> None:
     assert advice.recommended == change(advice, "links")
     modest = advise(TODAY, 0.65, max_efficiency=MOST)
     assert modest.recommended == change(modest, "aggregation")
-
-
-@pytest.mark.parametrize("num_workers", [2, 4, 8, 16])
-@pytest.mark.parametrize("latency_s", [0.0, 1e-3])
-def test_halving_and_doubling_takes_what_its_schedule_takes(num_workers: int, latency_s: float) -> None:
-    setting = Setting(
-        table=TODAY.table,
-        num_workers=num_workers,
-        rate_bps=10e9,
-        latency_s=latency_s,
-        efficiency=0.8,
-        collective="halving_doubling",
-    )
-    num_elements = 2**20
-    exact_s = alpha_beta_time_s(
-        COLLECTIVES.parse("halving_doubling"),
-        "all_reduce",
-        World(num_workers=num_workers),
-        num_elements,
-        4,
-        alpha_s=latency_s,
-        beta_s_per_byte=1e-9,
-    )
-    found_s = setting.exchange_s(4 * num_elements)
-    # What is passed on before it is whole hides some of the delays; here they are added up, as those of a ring are.
-    assert exact_s * 0.999 <= found_s <= exact_s * 1.001 + 4 * latency_s
-
-
-def test_far_apart_a_collective_of_fewer_steps_is_enough() -> None:
-    today = replace(TODAY, rate_bps=25e9, latency_s=200e-6)
-    advice = advise(today, 0.8, max_efficiency=MOST)
-    assert advice.recommended == change(advice, "collective")
-    assert advice.recommended.setting.scaling_factor > 0.8 > today.scaling_factor
-    others = advise(replace(today, num_workers=31), 0.8, max_efficiency=MOST)
-    assert "collective" not in [each.name for each in others.changes], "whoever is beyond a power of two sends twice"
 
 
 @pytest.mark.parametrize("rate_bps", [10e9, 23.83e9])
