@@ -288,14 +288,14 @@ def test_time_runs_slower_until_codecs_take_their_share(cpu_ms: float, dilation:
 
 
 def test_auto_is_larger_with_a_codec_than_without() -> None:
-    """A real measurement: two workers or more on each core, whose codecs look through 2 MB in every 100 ms."""
+    """A real measurement: two workers or more on each core, whose codecs look through 2 MB in every 10 ms."""
     keep(BUDGET)
     cores = len(os.sched_getaffinity(0))
     spec = {
         "name": "t",
         "workers": max(4, 2 * cores),
         "link": {"rate": "100mbit"},
-        "workload": {"kind": "synthetic", "layers": ["2MB"], "forward": "50ms", "backward": "50ms"},
+        "workload": {"kind": "synthetic", "layers": ["2MB"], "forward": "5ms", "backward": "5ms"},
         "dilation": "auto",
     }
     plain = plan_in_theory(validate(spec))
