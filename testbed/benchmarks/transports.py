@@ -100,7 +100,7 @@ def small_rows() -> Iterator[Row]:
     for workers in (2, 4, 8):
         for size, over_gloo in (("4B", 1.3), ("1KiB", 2.0), ("4KiB", 2.0), ("16KiB", 2.0), ("64KiB", 2.0)):
             stacks, targets = ["auto/tcp", *_baselines()], {"gloo": over_gloo, "openmpi": 1.0}
-            rows, facts = all_reduced(stacks, {"rate": "1gbit"}, workers=workers, size=size, repeat=201)
+            rows, facts = all_reduced(stacks, {"rate": "1gbit"}, workers=workers, size=size, repeat=101)
             for baseline in stacks[1:]:
                 details: Row = {**facts, **rows["auto/tcp"], f"{baseline}_s": _median_s(rows[baseline])}
                 faster = _median_s(rows[baseline]) / _median_s(rows["auto/tcp"])

@@ -7,10 +7,11 @@ from typing import Final
 import torch
 
 from transports.baselines.base import CommunicatorLike, WorkLike
-from transports.bench.procedure import LASTING_S, appointment_s
+from transports.bench.procedure import LASTING_S, appointment_s, rest_s
 from transports.bench.rows import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.bench.stacks import Composed, StackLike
 from transports.collectives.base import Operation
+from transports.collectives.network_info import NetworkInfo
 from transports.execution.communicator import Communicator
 
 _SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
@@ -128,7 +129,7 @@ def timed(
     allowed: Mapping[str, float],
     num_warmup: int,
     num_samples: int,
-    latency_s: float | None = None,
+    network_info: NetworkInfo | None = None,
 ) -> Iterator[Sample]:
     """Every communicator in turn, again and again; a sample after each turn but those of `num_warmup` rounds. A turn is
     one operation that is not timed and one that is: while the others had theirs TCP has forgotten its window (RFC 5681,
@@ -136,8 +137,8 @@ def timed(
     operations that last for seconds, as rank 0 has found, only the one that is timed.
 
     A barrier lets one rank go up to ceil(log2 ranks) messages before another, which is then part of its time. Ranks of
-    one machine have one monotonic clock: where the latency from rank to rank is given and longer than it takes to wake
-    up, they begin at a time that is agreed on.
+    one machine have one monotonic clock: where the latency from rank to rank is known and longer than it takes to wake
+    up, they begin at a time that is agreed on. Where links are known to be shaped, they rest before the barrier.
 
     Raises ValueError for a result whose error is above what is `allowed` for that communicator, or not a number, and
     when a communicator has lost its aggregator."""
@@ -145,8 +146,8 @@ def timed(
     for number in range(-num_warmup, num_samples):
         for name, communicator in communicators.items():
             if name not in lasting:
-                _once(communicator, operands, latency_s)
-            duration_s, cpu_s = _once(communicator, operands, latency_s)
+                _once(communicator, operands, network_info)
+            duration_s, cpu_s = _once(communicator, operands, network_info)
             error = operands.error()
             if not (error <= allowed[name] and error < float("inf")):
                 raise ValueError(
@@ -168,13 +169,14 @@ def timed(
                 )
 
 
-def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float | None) -> tuple[float, float]:
-    """One operation between two barriers: its wall time and CPU time in seconds. With the second one, whoever is done
-    leaves the processor to those that are not, as on machines of their own: a rank's next buffers and its check of the
-    result would delay the last bytes of the others."""
+def _once(communicator: CommunicatorLike, operands: Operands, info: NetworkInfo | None) -> tuple[float, float]:
+    """One operation, after a rest of the links, between two barriers: its wall time and CPU time in seconds. With the
+    second one, whoever is done leaves the processor to those that are not, as on machines of their own: a rank's next
+    buffers and its check of the result would delay the last bytes of the others."""
     operands.reset()
+    time.sleep(rest_s(info))
     communicator.barrier().wait()
-    if (wait_s := appointment_s(communicator.size, latency_s)) is not None:
+    if (wait_s := appointment_s(communicator.size, None if info is None else info.latency_s)) is not None:
         _await_appointment(communicator, wait_s)
     cpu_s, start_s = time.process_time(), time.monotonic()
     operands.start(communicator).wait()
