@@ -57,6 +57,20 @@ def test_when_the_other_has_gone_the_queue_empties_again() -> None:
     assert max(rounds([window], 100, begin_s=1e4)) < BASE_S + 2e-3
 
 
+def test_a_queue_that_is_empty_for_a_moment_is_still_somebody_elses() -> None:
+    """As when the other sender has just halved."""
+    window = CompetingDelayWindow(16, 10_000)
+    window.on_result(BASE_S, marked=False, now_s=0.0)
+    for step in range(1, 9):
+        window.on_result(2 * BASE_S, marked=False, now_s=float(step))
+    assert window.competes
+    for num_round_trips in range(1, 4):
+        window.on_result(BASE_S, marked=False, now_s=8.0 + num_round_trips * BASE_S)
+        assert window.competes
+    window.on_result(BASE_S, marked=False, now_s=8.0 + 4.1 * BASE_S)
+    assert not window.competes
+
+
 def test_a_mark_halves_it_while_it_competes() -> None:
     window = CompetingDelayWindow(16, 10_000)
     window.on_result(BASE_S, marked=False, now_s=0.0)
