@@ -79,6 +79,10 @@ class ContainerSpec:
     names: Mapping[str, str] = field(default_factory=dict)
     """The address of every host of the run, by its name."""
 
+    def working_directory(self, here: Path) -> str:
+        """Of a process that was started from there: the same where a mount shows it, else empty, the image's."""
+        return str(here) if any(here.is_relative_to(mount) for mount in self.mounts) else ""
+
 
 def run_arguments(
     spec: ContainerSpec,
@@ -304,7 +308,7 @@ class ContainerHost(NamespaceHost):
             argv=argv,
             arguments=list(process.arguments),
             environment=dict(process.environment),
-            directory=str(Path.cwd()),
+            directory=self._container.spec.working_directory(Path.cwd()),
         )
         output = Output(self._log_directory / f"{process.name}.log", on_output, on_error)
         started = self._container.fork(request, output, listens=process.listens, stdin=process.stdin)

@@ -58,8 +58,8 @@ class ForkRequest:
     environment: dict[str, str] = field(default_factory=dict)
     procs_files: list[str] = field(default_factory=list)
     """cgroup.procs files of the groups it joins."""
-    directory: str = "/"
-    """Its working directory; the server's own where there is no such directory."""
+    directory: str = ""
+    """Its working directory; the server's own where it is empty, or there is no such directory."""
 
     def encode(self) -> bytes:
         """The message as one packet."""
@@ -205,8 +205,11 @@ def _enter(request: ForkRequest) -> None:
         join_namespace(request.namespace_pid, "net")
         join_namespace(request.namespace_pid, "uts")
         join_namespace(request.namespace_pid, "mnt")
-    with contextlib.suppress(FileNotFoundError):
-        os.chdir(request.directory)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.chdir(request.directory)
+    except PermissionError:
+        raise SystemExit(f"user {os.getuid()} may not enter the working directory {request.directory}") from None
     os.environ.update(request.environment)
     if (run_id := request.environment.get(RUN_ID_VARIABLE)) is not None:
         carry_run_id(run_id)

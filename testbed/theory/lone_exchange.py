@@ -46,10 +46,10 @@ def lone_exchange_s(plan: Plan, others: Sequence[Plan] = ()) -> float:
         )
 
     def once(found: Exchanged, quiet_s: float) -> tuple[float, Exchanged]:
-        found, quiet_s = after(found, "barrier", 1, 1, quiet_s), 0.0
+        found, quiet_s = after(found, "barrier", 1, 1, quiet_s), rest_s(plan.network_info)
         if begins_s is not None:
             found = after(found, "broadcast", 1, _TIME_BYTES, quiet_s)
-            quiet_s = max(0.0, begins_s - found.end_s)
+            quiet_s = max(quiet_s, begins_s - found.end_s)
         done = after(found, *all_reduce, quiet_s)
         return done.end_s, after(done, "barrier", 1, 1, 0.0)
 

@@ -44,10 +44,10 @@ def daemon() -> Iterator[DockerDaemon]:
         yield daemon
 
 
-def run_testbed(daemon: DockerDaemon, *words: str) -> "subprocess.CompletedProcess[str]":
+def run_testbed(daemon: DockerDaemon, *words: str, directory: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "testbed", *words],
-        cwd=ROOT,
+        cwd=directory,
         env=environment_for(daemon),
         capture_output=True,
         text=True,
@@ -136,6 +136,18 @@ def containers(daemon: DockerDaemon, directory: Path, *, python: str = sys.execu
     finally:
         assert clean(state.run_id, root=root).remaining == []
         root.rmdir()
+
+
+def test_a_command_from_a_directory_that_its_user_may_not_enter_does_not_run_elsewhere(
+    daemon: DockerDaemon, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    words = ["exec", "--workers", "2", "--link", "100mbit", "--output", str(tmp_path), "--set", "metrics.port=null"]
+    done = run_testbed(daemon, *words, "--set", as_override(runtime()), "--", "pwd", directory=closed)
+    assert done.returncode == 3, done.stderr
+    assert f"user 10001 may not enter the working directory {closed}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_process_is_limited_streamed_reported_and_stopped(daemon: DockerDaemon, tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ def test_it_sees_the_runs_directories_and_the_mounts_read_only() -> None:
     assert values("--volume") == ["/run/testbed/r1/workers:/run/testbed/r1/workers", "/data:/data:ro"]
 
 
+def test_a_process_begins_where_it_was_started_only_if_the_container_has_that() -> None:
+    """The image may have a directory of that name, /root for one, which its user may not enter."""
+    assert SPEC.working_directory(Path("/data")) == "/data"
+    assert SPEC.working_directory(Path("/data/set")) == "/data/set"
+    assert SPEC.working_directory(Path("/root/checkout")) == ""
+
+
 def test_it_is_called_by_its_name_and_knows_all_others() -> None:
     assert values("--hostname") == ["w0"]
     assert values("--dns") == ["127.0.0.1"], "which refuses at once, where no name server can be reached"
