@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Self
 from pydantic import Field, field_validator
 
 from transports.collectives.base import COLLECTIVES, Collective, Operation, Segmented, Step, World
+from transports.collectives.cost import sent_bytes
 from transports.collectives.costs import DEFAULT_COSTS
 from transports.collectives.network_info import DEFAULT_QUEUE_BYTES, NetworkInfo
 from transports.collectives.schedules.defaults import schedule
@@ -141,8 +142,25 @@ def _priced(kind: str, size_bytes: int) -> Collective:
     return candidate
 
 
+def _least_s(auto: Auto, kind: str, world: World, size_bytes: int) -> float:
+    """What an all-reduce of that size costs with a candidate at least: what the busiest participant sends, less what a
+    link lets pass at once. Segments do not change it."""
+    candidate = COLLECTIVES.parse(kind)
+    if isinstance(candidate, Segmented):
+        candidate = candidate.model_copy(update={"segment_bytes": max(candidate.segment_bytes, size_bytes)})
+    sent = [0] * world.size
+    for (participant, _), count in sent_bytes(candidate, _ALL_REDUCE, world, size_bytes, 1).items():
+        sent[participant] += count.payload_bytes
+    at_once = (auto.burst_bytes or 0) + (PACKET_BYTES if auto.frame_bytes is None else auto.frame_bytes)
+    return (max(sent) - at_once) * 8 / (DEFAULT_RATE_BPS if auto.rate_bps is None else auto.rate_bps)
+
+
 @lru_cache(maxsize=NUM_CHOICES)
 def _choose(auto: Auto, world: World, size_bytes: int) -> Collective:
-    costs_s = {kind: auto.cost_s(kind, world, size_bytes) for kind in auto.candidates}
+    costs_s: dict[str, float] = {}
+    for kind in auto.candidates:
+        # To price one takes up to seconds among many; of large buffers most cannot be the cheapest.
+        if not costs_s or _least_s(auto, kind, world, size_bytes) <= NEAR * min(costs_s.values()):
+            costs_s[kind] = auto.cost_s(kind, world, size_bytes)
     least_s = min(costs_s.values())
     return COLLECTIVES.parse(next(kind for kind, cost_s in costs_s.items() if cost_s <= NEAR * least_s))

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from transports.collectives.auto import Auto
-from transports.collectives.base import COLLECTIVES
+from transports.collectives.auto import NEAR, Auto
+from transports.collectives.base import COLLECTIVES, World
 from transports.collectives.cost import sent_bytes
 from transports.collectives.costs import Costs
 from transports.collectives.network_info import NetworkInfo
@@ -72,6 +72,31 @@ def test_participants_that_share_two_cores_send_few_messages(num_workers: int, s
         NetworkInfo(latency_s=50e-6, rate_bps=956e6, burst_bytes=14_300, frame_bytes=45 * 1448, costs=shared)
     )
     assert kind(busy, num_workers, size_bytes) == best
+
+
+@pytest.mark.parametrize("size_bytes", [4, 2**14, 2**18, 2**20, 2**24])
+@pytest.mark.parametrize("latency_s", [50e-6, 5e-3])
+def test_a_candidate_that_cannot_be_the_cheapest_is_not_priced_and_would_not_have_been_taken(
+    size_bytes: int, latency_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced: list[str] = []
+    cost_s = Auto.cost_s
+
+    def noting(auto: Auto, kind: str, world: World, size_bytes: int) -> float:
+        priced.append(kind)
+        return cost_s(auto, kind, world, size_bytes)
+
+    monkeypatch.setattr(Auto, "cost_s", noting)
+    # An option of its own: choices are remembered by all of them.
+    auto = Auto().with_network_info(
+        NetworkInfo(latency_s=latency_s, rate_bps=1e9, burst_bytes=15_001, frame_bytes=65_160)
+    )
+    world = auto.world(8)
+    taken = kind(auto, 8, size_bytes)
+    costs_s = {each: cost_s(auto, each, world, size_bytes) for each in auto.candidates}
+    assert taken == next(each for each in auto.candidates if costs_s[each] <= NEAR * min(costs_s.values()))
+    if size_bytes == 2**24:
+        assert "recursive_doubling" not in priced, "it moves three times the buffer"
 
 
 def test_what_the_spec_says_is_not_overruled() -> None:
