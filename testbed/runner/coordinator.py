@@ -27,6 +27,10 @@ _EXIT_TICK_S: Final = 0.01
 """Once all have finished there is nothing left to hear of, and the end of a process is found by looking."""
 _SETTLE_S: Final = 0.5
 """So long others are heard after the first failure: who complains first has seldom failed first."""
+_CAUSE_S: Final = 2.0
+"""So long where only complaints about others are known: whom they miss may have to wait for a core to end."""
+_CONSEQUENCE: Final = 3
+"""The priority of such a complaint."""
 _SILENCE: Final = 1.5
 """Timeouts that a worker may say nothing. More than one, because everybody who waits for a worker that hangs is silent
 as well until their own timeout: they know whom they wait for."""
@@ -289,7 +293,7 @@ class Coordinator:
             first_line = error.partition("\n")[0].rstrip(": ")
             # Where a worker has waited for another says nothing about why that is gone; its log has the traceback.
             details = "" if consequence else event.failure.traceback
-            self._fail(worker, 3 if consequence else 1, f"raised {first_line}", details)
+            self._fail(worker, _CONSEQUENCE if consequence else 1, f"raised {first_line}", details)
 
     def _judge(self, worker: _Worker, status: int | None) -> None:
         """A worker that ended too early, or says nothing any more, has failed."""
@@ -320,8 +324,11 @@ class Coordinator:
 
     def _settle(self) -> None:
         """Hear the others for a moment."""
-        deadline_s = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline_s and not all(worker.failed or worker.exited for worker in self._workers):
+        begun_s = time.monotonic()
+        while not all(worker.failed or worker.exited for worker in self._workers):
+            caused = any(problem.priority < _CONSEQUENCE for problem in self._problems)
+            if time.monotonic() - begun_s >= (_SETTLE_S if caused else _CAUSE_S):
+                break
             self._advance()
         now_s = time.monotonic()
         for worker in self._workers:

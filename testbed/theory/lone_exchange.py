@@ -7,7 +7,7 @@ from typing import Final
 
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import plan_links
-from transports.bench.procedure import LASTING_S, appointment_s, rest_s
+from transports.bench.procedure import LASTING_S, appointment_s
 from transports.collectives.base import Operation
 from transports.collectives.timing import Exchanged, exchanged
 
@@ -19,9 +19,9 @@ _TIME_BYTES: Final = 8
 
 def lone_exchange_s(plan: Plan, others: Sequence[Plan] = ()) -> float:
     """Of a plan with one exchange, which takes turns with those of other plans. A turn is one that is not timed, unless
-    they last for seconds, and one that is, each between barriers, after a rest of the links and perhaps an appointment.
-    It finds the windows that the one before it has left, halved where a connection has been idle for too long: while
-    others have their turns all are."""
+    they last for seconds, and one that is, each between barriers and perhaps after an appointment. It finds the windows
+    that the one before it has left, halved where a connection has been idle for too long: while others have their
+    turns all are."""
     [exchange] = plan.exchanges
     all_reduce = exchange.operation, exchange.num_elements, exchange.element_bytes
     predicted_s = plan.prediction.predicted_s
@@ -46,10 +46,10 @@ def lone_exchange_s(plan: Plan, others: Sequence[Plan] = ()) -> float:
         )
 
     def once(found: Exchanged, quiet_s: float) -> tuple[float, Exchanged]:
-        found, quiet_s = after(found, "barrier", 1, 1, quiet_s), rest_s(plan.network_info)
+        found, quiet_s = after(found, "barrier", 1, 1, quiet_s), 0.0
         if begins_s is not None:
             found = after(found, "broadcast", 1, _TIME_BYTES, quiet_s)
-            quiet_s = max(quiet_s, begins_s - found.end_s)
+            quiet_s = max(0.0, begins_s - found.end_s)
         done = after(found, *all_reduce, quiet_s)
         return done.end_s, after(done, "barrier", 1, 1, 0.0)
 
@@ -68,5 +68,4 @@ def _turn_s(plan: Plan) -> float:
     """How long others wait for it, nearly."""
     workers, latency_s = plan.experiment.workers, plan.network_info.latency_s
     around_s = 2 * ceil(log2(workers)) * latency_s + (appointment_s(workers, latency_s) or 0.0)
-    around_s += rest_s(plan.network_info)
     return (plan.prediction.predicted_s + around_s) * (1 if plan.prediction.predicted_s > LASTING_S else 2)

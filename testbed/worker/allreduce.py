@@ -53,7 +53,7 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
             allowed=allowed,
             num_warmup=1,
             num_samples=options.repeat,
-            network_info=configuration.network_info,
+            latency_s=configuration.network_info.latency_s,
         )
         for sample in samples:
             control.report(Event(result=Result(json=json.dumps(asdict(sample)))))

@@ -3,23 +3,12 @@
 import math
 from typing import Final
 
-from transports.collectives.network_info import NetworkInfo
-
 LASTING_S: Final = 2.0
 """An operation of that length does not show how it began: there is none before it that is not timed."""
 _HOST_S: Final = 1e-3
 """What a message to another rank may take beside the links."""
 _WAKING_S: Final = 0.2e-3
 """By how much ranks wake up apart that sleep until the same time."""
-
-
-def rest_s(info: NetworkInfo | None) -> float:
-    """How long before an operation's barrier links have nothing to carry: after a burst and a packet that they have let
-    pass whole, their shapers let nothing pass until they have caught up. Without it, an operation finds links the
-    less ready the quicker the barrier before it was. 0 where nobody knows of such links."""
-    if info is None or info.burst_bytes is None or info.frame_bytes is None:
-        return 0.0
-    return (info.burst_bytes + info.frame_bytes) * 8 / info.rate_bps
 
 
 def appointment_s(num_ranks: int, latency_s: float | None) -> float | None:

@@ -7,11 +7,10 @@ from typing import Final
 import torch
 
 from transports.baselines.base import CommunicatorLike, WorkLike
-from transports.bench.procedure import LASTING_S, appointment_s, rest_s
+from transports.bench.procedure import LASTING_S, appointment_s
 from transports.bench.rows import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.bench.stacks import Composed, StackLike
 from transports.collectives.base import Operation
-from transports.collectives.network_info import NetworkInfo
 from transports.execution.communicator import Communicator
 
 _SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
@@ -129,7 +128,7 @@ def timed(
     allowed: Mapping[str, float],
     num_warmup: int,
     num_samples: int,
-    network_info: NetworkInfo | None = None,
+    latency_s: float | None = None,
 ) -> Iterator[Sample]:
     """Every communicator in turn, again and again; a sample after each turn but those of `num_warmup` rounds. A turn is
     one operation that is not timed and one that is: while the others had theirs TCP has forgotten its window (RFC 5681,
@@ -137,8 +136,8 @@ def timed(
     operations that last for seconds, as rank 0 has found, only the one that is timed.
 
     A barrier lets one rank go up to ceil(log2 ranks) messages before another, which is then part of its time. Ranks of
-    one machine have one monotonic clock: where the latency from rank to rank is known and longer than it takes to wake
-    up, they begin at a time that is agreed on. Where links are known to be shaped, they rest before the barrier.
+    one machine have one monotonic clock: where the latency from rank to rank is given and longer than it takes to wake
+    up, they begin at a time that is agreed on.
 
     Raises ValueError for a result whose error is above what is `allowed` for that communicator, or not a number, and
     when a communicator has lost its aggregator."""
@@ -146,8 +145,8 @@ def timed(
     for number in range(-num_warmup, num_samples):
         for name, communicator in communicators.items():
             if name not in lasting:
-                _once(communicator, operands, network_info)
-            duration_s, cpu_s = _once(communicator, operands, network_info)
+                _once(communicator, operands, latency_s)
+            duration_s, cpu_s = _once(communicator, operands, latency_s)
             error = operands.error()
             if not (error <= allowed[name] and error < float("inf")):
                 raise ValueError(
@@ -169,14 +168,13 @@ def timed(
                 )
 
 
-def _once(communicator: CommunicatorLike, operands: Operands, info: NetworkInfo | None) -> tuple[float, float]:
-    """One operation, after a rest of the links, between two barriers: its wall time and CPU time in seconds. With the
-    second one, whoever is done leaves the processor to those that are not, as on machines of their own: a rank's next
-    buffers and its check of the result would delay the last bytes of the others."""
+def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float | None) -> tuple[float, float]:
+    """One operation between two barriers: its wall time and CPU time in seconds. With the second one, whoever is done
+    leaves the processor to those that are not, as on machines of their own: a rank's next buffers and its check of the
+    result would delay the last bytes of the others."""
     operands.reset()
-    time.sleep(rest_s(info))
     communicator.barrier().wait()
-    if (wait_s := appointment_s(communicator.size, None if info is None else info.latency_s)) is not None:
+    if (wait_s := appointment_s(communicator.size, latency_s)) is not None:
         _await_appointment(communicator, wait_s)
     cpu_s, start_s = time.process_time(), time.monotonic()
     operands.start(communicator).wait()

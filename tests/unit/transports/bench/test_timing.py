@@ -10,7 +10,6 @@ from transports.bench import timing
 from transports.bench.rows import TIMED_OPERATIONS, Sample
 from transports.bench.stacks import parse_stack
 from transports.bench.timing import Operands, allowed_error, timed
-from transports.collectives.network_info import NetworkInfo
 from transports.execution.communicator import Communicator, Work
 from transports.execution.operations import ReduceOperation
 
@@ -147,28 +146,12 @@ def test_ranks_that_leave_a_barrier_apart_begin_at_a_time_that_is_agreed_on(
                 allowed={"a": 1e-6},
                 num_warmup=0,
                 num_samples=1,
-                network_info=None if latency_s is None else NetworkInfo(latency_s=latency_s, rate_bps=1e9),
+                latency_s=latency_s,
             )
         )
 
     assert run_communicators(measure, 2) == [None, None]
     assert (abs(begun_s[0] - begun_s[1]) < late_s / 2) == together
-
-
-def test_links_rest_before_each_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a millisecond after 125 kB at 1 Gbit/s, of what a shaper lets pass at once and a packet."""
-    clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
-    info = NetworkInfo(latency_s=0.0, rate_bps=1e9, burst_bytes=60_000, frame_bytes=65_000)
-
-    def measure(communicator: Communicator) -> float:
-        operands = Operands("all_reduce", rank=communicator.rank, num_workers=2, num_elements=30)
-        allowed = {"a": 1e-6}
-        [sample] = timed({"a": communicator}, operands, allowed=allowed, num_warmup=0, num_samples=1, network_info=info)
-        assert sample.duration_s == 0.0
-        return clock.now_s
-
-    assert run_communicators(measure, 2) == [pytest.approx(2e-3), pytest.approx(2e-3)]
 
 
 class _Done:
