@@ -436,6 +436,9 @@ class PaceSummary(_Part):
     """By how much of the pace the latest gradient of the latest worker was late: mean over iterations."""
     overrun_max_s: float
     """The most by which any gradient was late."""
+    compute_only_overrun_share: float | None = None
+    """By how much of the pace computing all at once without communication was late, on the worker where it was most:
+    mean over its iterations; None without such iterations."""
 
 
 class StagesSummary(_Part):

@@ -374,7 +374,8 @@ def _computing_without_communication(facts: Facts, results: Results) -> Iterator
     """What the headline compares with was measured, too, so it is judged like the measured iterations."""
     if results.scaling_factor is not None:
         for rank, share in alone_wait_shares(facts.iterations).items():
-            if share > ALONE_WAIT_DEGRADED:
+            # One that is held to a share of the cores waits for them by design, alone, too.
+            if share > ALONE_WAIT_DEGRADED and rank not in facts.limited_ranks:
                 yield Reason(
                     "degraded",
                     f"w{rank} waited for a core for {100 * share:.0f} % of the time in which it computed alone (limit "

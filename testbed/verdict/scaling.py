@@ -15,6 +15,7 @@ import polars as pl
 
 from testbed.record.summary import PaceSummary
 from testbed.system.intervals import Floats
+from testbed.verdict.pace import overrun_shares
 from testbed.verdict.parts import worker_parts
 from testbed.verdict.thresholds import ALONE_ITERATIONS, CONTENTION_TOLERANCE, OVERRUN_TOLERANCE
 
@@ -67,9 +68,11 @@ def scaling(iterations: pl.DataFrame, *, num_workers: int, dilation: float, iter
 
 
 def rests_on_compute_only(factor: float | None, pace: PaceSummary | None) -> bool:
-    """Whether what a run says of the network's cost rests on the time in which all workers computed at once: where
-    computing keeps a pace, a scaling factor says that it did without communication, too."""
-    return factor is None or pace is None
+    """Whether what a run says of the network's cost rests on the time in which all workers computed at once, and on who
+    had the cores then: not where there is a scaling factor and computing kept its pace then."""
+    if factor is None or pace is None or pace.compute_only_overrun_share is None:
+        return True
+    return pace.compute_only_overrun_share > OVERRUN_TOLERANCE
 
 
 def _missing(workers: Mapping[int, Alone], worst: int | None, contention: float | None) -> str | None:
@@ -99,7 +102,7 @@ def _missing(workers: Mapping[int, Alone], worst: int | None, contention: float 
 def _alone(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> dict[int, Alone]:
     phase = _phase_alone(iterations)
     alone = worker_parts(iterations, num_workers=num_workers, phase=phase, ends_together=False)
-    overruns = _overrun_shares(iterations, phase)
+    overruns = overrun_shares(iterations, phase)
     beside = _computing(worker_parts(iterations, num_workers=num_workers, ends_together=False))
     base = _computing(alone)
     slowdowns = _slowdowns(iterations)
@@ -125,13 +128,6 @@ def _phase_alone(iterations: pl.DataFrame) -> str:
     together = iterations.filter(pl.col("phase") == "compute_only")
     paced = not together.is_empty() and (together["pace_s"] > 0).all()
     return "compute_only" if alone.is_empty() and paced else "compute_alone"
-
-
-def _overrun_shares(iterations: pl.DataFrame, phase: str) -> dict[int, float]:
-    """By rank, of the pace; 0 without one."""
-    share = pl.when(pl.col("pace_s") > 0).then(pl.col("overrun_s") / pl.col("pace_s")).otherwise(0.0)
-    rows = iterations.filter(pl.col("phase") == phase).group_by("rank").agg(share.mean().alias("share"))
-    return {int(rank): float(value) for rank, value in rows.iter_rows()}
 
 
 def _computing(parts: pl.DataFrame) -> dict[int, float]:

@@ -528,6 +528,8 @@ def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() 
     outcome, (reason, *_) = judge(reported(0.5))
     assert outcome == "degraded"
     assert "w0 waited for a core for 14 % of the time in which it computed alone" in reason
+    limited = replace(reported(0.5), limited_ranks=frozenset({0, 1}))
+    assert judge(limited) == ("valid", []), "it waits by design"
 
 
 def loaded_by_others(share: float, phase: str) -> Facts:
@@ -570,6 +572,11 @@ def test_network_efficiency_is_not_given_where_other_programs_had_the_cores_with
     paced = replace(many, iterations=many.iterations.with_columns(pace_s=pl.lit(3.0)))
     assert judge(paced) == ("valid", []), "it kept its pace all the same"
     assert measure(paced).network_efficiency is not None
+    without = pl.col("phase") == "compute_only"
+    late = paced.iterations.with_columns(overrun_s=pl.when(without).then(3.0).otherwise(pl.col("overrun_s")))
+    assert measure(replace(paced, iterations=late)).scaling_factor is not None
+    assert measure(replace(paced, iterations=late)).network_efficiency is None, "only the iterations kept it"
+    assert judge(replace(paced, iterations=late))[0] == "degraded"
 
 
 def test_cores_that_the_hypervisor_had_without_communication_count_as_those_of_other_programs() -> None:
