@@ -57,10 +57,14 @@ class GradientThreads:
 
     def prioritise(self) -> None:
         """Those that there are now; what they start inherits it. Nothing before a worker has said which compute."""
+        seen: set[int] = set()
         try:
-            for _, thread in self._threads():
-                with suppress(ProcessLookupError):  # it has ended meanwhile
-                    os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(GRADIENT_PRIORITY))
+            # One that was started while they were listed may have inherited what its starter no longer has.
+            while new := [thread for _, thread in self._threads() if thread not in seen]:
+                seen.update(new)
+                for thread in new:
+                    with suppress(ProcessLookupError):  # it has ended meanwhile
+                        os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(GRADIENT_PRIORITY))
         except PermissionError as error:
             self.refused = str(error)
 

@@ -35,7 +35,7 @@ def work(options: GraphReplay, configuration: WorkerConfiguration, control: Work
     """Warm up, measure, report. Raises what a communicator raises when a peer is lost."""
     torch.set_num_threads(1)
     graph, timeout_s = options.graph(), Clock(configuration.dilation).real_s(configuration.timeout_s)
-    computing = threads()
+    computing = threads(without=CHANNELS.parse(configuration.channel).shared_threads)
     with process_group_of(configuration, timeout_s, lambda _: None) as world:
         members = _communicators(graph, world, timedelta(seconds=timeout_s))
         replayer = _Replayer(graph, configuration, members, RunQueueClock(computing))

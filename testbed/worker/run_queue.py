@@ -4,7 +4,7 @@ The second number of that file is the time the thread was runnable but not runni
 documentation, scheduler/sched-stats.rst).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,9 +34,17 @@ def waited_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
     return sum(delay_s - before.get(thread, 0.0) for thread, delay_s in after.items())
 
 
-def threads() -> frozenset[int]:
-    """Native ids of this process' threads."""
-    return frozenset(int(task.name) for task in _TASKS.iterdir())
+def threads(*, without: Collection[str] = ()) -> frozenset[int]:
+    """Native ids of this process' threads, without those of these names (proc_pid_comm(5))."""
+    return frozenset(int(task.name) for task in _TASKS.iterdir() if not without or _name(task) not in without)
+
+
+def _name(task: Path) -> str:
+    """Empty when the thread has ended."""
+    try:
+        return (task / "comm").read_text().removesuffix("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

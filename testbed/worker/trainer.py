@@ -114,7 +114,7 @@ class Trainer:
         timeout_s = self._durations.timeout_s
         with ExitStack() as stack:
             source = stack.enter_context(worker_input(configuration.storage, timeout_s, self._stage))
-            computing = threads()
+            computing = threads(without=CHANNELS.parse(configuration.channel).shared_threads)
             group = stack.enter_context(process_group_of(configuration, timeout_s, self._recorder.completed))
             opened = threads()
             self._begin(source)

@@ -62,6 +62,18 @@ def together(kind: str, body: Callable[[Endpoint, Group], Any], size: int, timeo
     return run_threads(life, groups(size, timeout_s=timeout_s))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in CHANNELS.kinds() if channel_of(kind).shared_threads])
+def test_threads_that_are_the_whole_process_are_called_as_the_channel_says(kind: str) -> None:
+    """Whoever runs them first, and counts their waiting, finds them by these names."""
+
+    def names(endpoint: Endpoint, group: Group) -> set[str]:
+        ring_pass(endpoint, group, 1)
+        return {(task / "comm").read_text().removesuffix("\n") for task in Path("/proc/self/task").iterdir()}
+
+    for found in together(kind, names, 2):
+        assert channel_of(kind).shared_threads <= found
+
+
 def num_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 

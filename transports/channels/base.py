@@ -170,7 +170,9 @@ class Channel(Options):
     counts_itself: ClassVar[bool] = False
     """Whether acknowledgements and what is sent again are the channel's own, reported by :meth:`Endpoint.statistics`,
     and not those of the kernel's TCP, which counts them."""
-
+    shared_threads: ClassVar[frozenset[str]] = frozenset()
+    """What the threads are called (proc_pid_comm(5)) that a library has for its whole process, whoever in it used the
+    library first: they move this channel's messages, too, and may be there before it is opened."""
     own_timers: ClassVar[bool] = False
     """Whether a library's timers, which nobody can set, take part: time cannot be dilated for them."""
 

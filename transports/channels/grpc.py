@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from pydantic import Field
 
 from transports.channels._rpc.endpoint import StreamEndpoint
-from transports.channels._rpc.grpc_streams import GrpcStreams
+from transports.channels._rpc.grpc_streams import SHARED_THREADS, GrpcStreams
 from transports.channels.base import CHANNELS, Channel, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
 from transports.channels.tcp import Tcp
@@ -31,6 +31,7 @@ class Grpc(Channel):
     """One gRPC stream per pair of members."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES + FRAMING_BYTES
+    shared_threads: ClassVar[frozenset[str]] = SHARED_THREADS
 
     congestion: str | None = Field(
         default=None,

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import grpc
 
 METHOD: Final = "/testbed.Transport/Exchange"
+SHARED_THREADS: Final = frozenset({"event_engine", "lifeguard", "grpc_global_tim"})
+"""What the threads of gRPC's core are called, of which a process has one set for all its channels and servers."""
 NUM_AHEAD: Final = 4
 """Chunks per peer that wait here for a receive; what comes after them waits in HTTP/2's windows."""
 SILENT_TOKEN: Final = 0

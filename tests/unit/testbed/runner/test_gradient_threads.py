@@ -89,6 +89,26 @@ def test_the_storage_node_has_a_machine_of_its_own_and_moves_no_gradients(
     assert threads.read_back() == (0, [])
 
 
+def test_one_that_is_started_meanwhile_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread whose turn has not come it inherits nothing."""
+    leave, later, prioritised = threading.Event(), list[threading.Thread](), list[int]()
+
+    def keep(thread: int, *_: object) -> None:
+        prioritised.append(thread)
+        if not later:
+            later.append(threading.Thread(target=leave.wait))
+            later[0].start()
+
+    monkeypatch.setattr(os, "sched_setscheduler", keep)
+    threads = GradientThreads(lambda: me("w0"), nobody)
+    threads.computes("w0", [])
+    threads.prioritise()
+    leave.set()
+    later[0].join()
+    assert later[0].native_id in prioritised
+    assert len(prioritised) == len({*prioritised})
+
+
 def test_a_quota_would_not_hold_them(another: int, prioritised: list[int]) -> None:
     threads = GradientThreads(lambda: me("w0"), nobody, limited=["w0"])
     threads.computes("w0", [threading.get_native_id()])

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from testbed.worker.run_queue import RunQueueClock, RunQueueDelay, run_queue_delays_s, threads, waited_s
 
@@ -68,3 +69,25 @@ def test_another_process_waits_for_the_core_that_it_shares_and_has_no_threads_wh
 
 def test_threads_that_ended_in_between_are_left_out_and_those_that_began_count_whole() -> None:
     assert waited_s({1: 1.0, 2: 5.0}, {1: 1.5, 3: 0.25}) == 0.75
+
+
+def test_threads_that_a_library_has_for_the_whole_process_can_be_left_out() -> None:
+    """As gRPC's, which the control plane has started before a channel moves anything over them."""
+    leave = threading.Event()
+    named: list[int] = []
+
+    def work() -> None:
+        Path("/proc/thread-self/comm").write_text("event_engine")
+        named.append(threading.get_native_id())
+        begun.set()
+        leave.wait()
+
+    begun = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    found = threads(), threads(without={"event_engine"}), threads(without={"lifeguard"})
+    leave.set()
+    thread.join()
+    everyone, without_it, without_another = ({*named} <= each for each in found)
+    assert (everyone, without_it, without_another) == (True, False, True)
