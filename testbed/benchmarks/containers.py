@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from testbed.benchmarks.overheads import overhead_rows, quickstart_summary
-from testbed.benchmarks.targets import Benchmarks, Row, target_row
+from testbed.benchmarks.targets import Benchmarks, Row, degraded_runs, target_row
 from testbed.experiment.experiment import validate
 from testbed.hosts.base import runtime_driver
 from testbed.machine.doctor import plan_here
@@ -31,7 +31,16 @@ def same_rows() -> Iterator[Row]:
     """
     pairs = [[quickstart_summary(f"runtime.kind={kind}") for kind in _RUNTIMES] for _ in range(NUM_PAIRS)]
     parameters = {each["parameters_sha256"] for pair in pairs for each in pair}
-    details = {"outcomes": [[each["outcome"] for each in pair] for pair in pairs]}
+    details = {
+        "outcomes": [[each["outcome"] for each in pair] for pair in pairs],
+        **degraded_runs(
+            {
+                f"{kind}, {number} of {NUM_PAIRS}": (each["outcome"], each["reasons"])
+                for number, pair in enumerate(pairs, start=1)
+                for kind, each in zip(_RUNTIMES, pair, strict=True)
+            }
+        ),
+    }
     yield target_row("quickstart in both runtimes: different parameters", len(parameters) - 1, 0, details)
     medians_s = [[each["iteration_time_s"]["median"] for each in pair] for pair in pairs]
     plain_s, contained_s = (median(of_kind) for of_kind in zip(*medians_s, strict=True))

@@ -52,9 +52,16 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
 def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield "| | measured | target | |"
     yield "|---|---:|---:|---|"
+    degraded: dict[str, None] = {}
     for row in rows:
-        target, holds = "", ""
+        target, remarks = "", list[str]()
         if row["target"] is not None:
             target = f"{'≥' if row['at_least'] else '≤'} {row['target']:g}"
-            holds = "" if row["holds"] else "missed"
-        yield f"| {row['what'].replace('|', '/')} | {row['value']:.4g} | {target} | {holds} |"
+            remarks += [] if row["holds"] else ["missed"]
+        if row.get("degraded"):
+            remarks.append("degraded")
+            degraded |= dict.fromkeys(row["degraded"])
+        yield f"| {row['what'].replace('|', '/')} | {row['value']:.4g} | {target} | {', '.join(remarks)} |"
+    if degraded:
+        yield "\nRuns that are degraded, whose numbers stand within what the reason says:\n"
+        yield from (f"- {run}" for run in degraded)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from testbed.errors import RunFailedError, SpecError, TestbedError
 from testbed.measure.machine import MachineSample
+from testbed.record.summary import STANDING, Outcome
 from testbed.system.environment import describe
 from transports.errors import TransportError
 
@@ -37,6 +38,18 @@ def target_row(
     """Without a target the row only reports."""
     holds = None if target is None else bool(value >= target if at_least else value <= target)
     return {"what": what, "value": value, "target": target, "at_least": at_least, "holds": holds, **facts}
+
+
+def require_standing(what: str, outcome: Outcome, reasons: Sequence[str]) -> None:
+    """Raises RunFailedError where a run's numbers do not stand: nothing can be held to them."""
+    if outcome not in STANDING:
+        raise RunFailedError(f"{what} is {outcome}: {'; '.join(reasons)}")
+
+
+def degraded_runs(runs: Mapping[str, tuple[Outcome, Sequence[str]]]) -> Row:
+    """What a row says of those of its runs, by name, whose numbers stand but are only degraded, with the gravest of
+    each one's reasons."""
+    return {"degraded": [f"{name}: {reasons[0]}" for name, (outcome, reasons) in runs.items() if outcome == "degraded"]}
 
 
 def quietly(measure: Callable[[], Result]) -> tuple[Result, dict[str, float]]:
@@ -125,13 +138,15 @@ class NotMeasuredError(TestbedError):
 
 
 def row_text(row: Row) -> str:
-    """`rate error at 1gbit: 0.0002 (at most 0.005): yes`; below a row that misses its target, the reasons it gives."""
+    """`rate error at 1gbit: 0.0002 (at most 0.005): yes`; below a row that misses its target, the reasons it gives, and
+    below any that rests on degraded runs, why these are."""
     measured = f"{row['what']}: {row['value']:.4g}"
+    degraded = [f"degraded: {run}" for run in row.get("degraded", [])]
     if row["target"] is None:
-        return measured
+        return "\n    ".join([measured, *degraded])
     bound = "at least" if row["at_least"] else "at most"
     text = f"{measured} ({bound} {row['target']:g}): {'yes' if row['holds'] else 'NO'}"
-    return text if row["holds"] else "\n    ".join([text, *row.get("reasons", [])])
+    return "\n    ".join([text, *([] if row["holds"] else row.get("reasons", [])), *degraded])
 
 
 def render_targets(rows: Sequence[Row], console: Console) -> None:
@@ -141,9 +156,10 @@ def render_targets(rows: Sequence[Row], console: Console) -> None:
         table.add_column(column, justify="left" if column == "what" else "right")
     for row in rows:
         if row["target"] is None:
-            table.add_row(row["what"], f"{row['value']:.4g}", "", "")
+            table.add_row(row["what"], f"{row['value']:.4g}", "", "[yellow]degraded[/]" if row.get("degraded") else "")
             continue
         mark = "[green]yes[/]" if row["holds"] else "[red]no[/]"
+        mark += "[yellow], degraded[/]" if row.get("degraded") else ""
         bound = ">=" if row.get("at_least") else "<="
         table.add_row(row["what"], f"{row['value']:.4g}", f"{bound} {row['target']:g}", mark)
     console.print(table)

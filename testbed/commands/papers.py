@@ -59,11 +59,12 @@ def reproduce(
     """
     from testbed.experiment.papers import shipped_papers
     from testbed.machine.doctor import plan_here
+    from testbed.record.summary import STANDING
     from testbed.report.claims.page import write_claims, write_index
     from testbed.report.claims.table import claims_json
     from testbed.report.claims.terminal import render_claims
     from testbed.runner.reproduce import Reproduction, prepare, require
-    from testbed.runner.sweep_points import STANDING, reuse_texts
+    from testbed.runner.sweep_points import reuse_texts
 
     set_up_logging(verbose)
     if what is None:

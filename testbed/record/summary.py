@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 
 Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
+STANDING: Final[tuple[Outcome, ...]] = ("valid", "degraded")
+"""Outcomes of runs whose numbers stand."""
 SCHEMA_VERSION: Final = 3
 
 

@@ -18,14 +18,14 @@ from rich.console import Console
 from testbed.errors import Interrupted, MissingRequirementError
 from testbed.experiment.experiment import Experiment
 from testbed.plan.plan import Plan
-from testbed.record.summary import Summary
+from testbed.record.summary import STANDING, Summary
 from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import Comparison
 from testbed.runner.attempts import Attempts
 from testbed.runner.engines.base import Engine, Session
 from testbed.runner.engines.local import Local
-from testbed.runner.sweep_points import STANDING, reuse_texts, runs_text
+from testbed.runner.sweep_points import reuse_texts, runs_text
 from testbed.runner.sweep_work import Work
 
 EXIT_FAILED: Final = 1

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import Experiment
@@ -19,15 +18,12 @@ from testbed.machine.doctor import Planner, plan_here, require
 from testbed.machine.fit import expected_error
 from testbed.plan.plan import Plan
 from testbed.record.reader import results_of
-from testbed.record.summary import Outcome, Summary
+from testbed.record.summary import STANDING, Outcome, Summary
 from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
 from testbed.runner.attempts import Attempts, Entry, attempt_texts
 from testbed.runner.program import origin_of_plan
 from testbed.store.reuse import Reuse, made_otherwise
 from testbed.theory.predict import predict_run
-
-STANDING: Final[tuple[Outcome, ...]] = ("valid", "degraded")
-"""Outcomes of runs whose numbers stand."""
 
 
 def plan_points(sweep: Sweep, plan: Planner = plan_here) -> list[Plan]:

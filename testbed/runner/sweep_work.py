@@ -14,13 +14,12 @@ from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.sweep import settings_text
 from testbed.plan.plan import Plan
 from testbed.record import number_text
-from testbed.record.summary import Summary
+from testbed.record.summary import STANDING, Summary
 from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.runner.attempts import MAX_LOST, Attempts, StaleAttemptError, attempt_texts
 from testbed.runner.engines.base import Event, Executor, Finished, Gone, Late, Lost, Ready
 from testbed.runner.program import origin_with_files, program_sha256
-from testbed.runner.sweep_points import STANDING
 from testbed.runner.turns import num_tries
 from testbed.store.documents import Origin
 from testbed.store.reuse import made_otherwise

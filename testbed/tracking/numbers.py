@@ -12,12 +12,11 @@ import numpy as np
 import polars as pl
 
 from testbed.record.reader import Record
-from testbed.record.summary import LinkSummary, Summary
+from testbed.record.summary import STANDING, LinkSummary, Summary
 from testbed.store.documents import flat, origin, resolved_spec
 from testbed.verdict.changes import RateHistory
 from testbed.verdict.parts import PARTS, measured_iterations
 
-STANDING: Final = ("valid", "degraded")
 _PARTS: Final = {"exposed_s": "exposed_communication_s"}
 """Names that say more alone than in a table of parts."""
 

@@ -15,7 +15,8 @@ from testbed.errors import CalibrationError, SpecError
 def links() -> Iterator[Row]:
     yield target_row("rate: off by", 0.004, 0.005, {})
     yield target_row("total", 17.9, 18.0, {}, at_least=True)
-    yield target_row("CPU", 2.0, None, {})
+    yield target_row("CPU", 2.0, None, {"degraded": ["w0: it waited"]})
+    yield target_row("speed", 2.0, 3.0, {"degraded": ["w0: it waited"]}, at_least=True)
     raise CalibrationError("too slow")
 
 
@@ -34,7 +35,9 @@ def test_every_row_is_on_the_page_and_what_missed_says_so(written: Path) -> None
     assert "## Links\n" in page
     assert "| rate: off by | 0.004 | ≤ 0.005 |  |" in page
     assert "| total | 17.9 | ≥ 18 | missed |" in page
-    assert "| CPU | 2 |  |  |" in page
+    assert "| CPU | 2 |  | degraded |" in page
+    assert "| speed | 2 | ≥ 3 | missed, degraded |" in page
+    assert page.count("\n- w0: it waited\n") == 1, "what rows have in common is said once"
     assert "- links, rate: too slow" in page
     assert f"{json.loads(written.read_text())['environment']['num_cores']} cores" in page
 

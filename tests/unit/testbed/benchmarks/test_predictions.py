@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from testbed.benchmarks import predictions
+from testbed.benchmarks import predictions, training
 from testbed.benchmarks.fit import GROUPS
 from testbed.benchmarks.predictions import exchange_groups, iteration_rows, iteration_specs, planned, points
 from testbed.errors import RunFailedError
@@ -68,10 +68,10 @@ def test_an_invalid_run_says_nothing_of_predictions(monkeypatch: pytest.MonkeyPa
     def run(_: object) -> Summary:
         return summary.model_copy(update={"outcome": outcome, "reasons": ["other programs had 60 %"]})
 
-    monkeypatch.setattr(predictions, "trained", run)
+    monkeypatch.setattr(training, "run_experiment", lambda spec, **_: run(spec))
     monkeypatch.setattr(predictions, "keep_validation", kept.update)
     outcome = "invalid"
-    with pytest.raises(RunFailedError, match="the run is invalid; other programs had 60 %"):
+    with pytest.raises(RunFailedError, match="the run is invalid: other programs had 60 %"):
         list(iteration_rows(name, spec, errors))
     assert (kept, errors) == ({}, [])
     outcome = "degraded"

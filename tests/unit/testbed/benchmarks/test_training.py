@@ -15,7 +15,7 @@ ITERATION_S = {"none": 0.6, "layers": 0.4, "merged": 0.4, "time": 0.4, "priority
 
 
 def summary(**values: Any) -> Summary:
-    return Summary.model_construct(**{"exposed_communication_s": 0.26, "outcome": "valid", **values})
+    return Summary.model_construct(**{"exposed_communication_s": 0.26, "outcome": "valid", "reasons": [], **values})
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -41,3 +41,34 @@ def test_a_run_without_iterations_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(training, "run_experiment", lambda *_, **__: empty)
     with pytest.raises(RunFailedError, match="nobody came"):
         training.trained({"name": "x"})
+
+
+@pytest.mark.parametrize("outcome", ["invalid", "unsupported"])
+def test_nothing_is_held_to_a_run_whose_numbers_do_not_stand(outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = summary(
+        iteration_time_s=Quantiles(mean=0.1, median=0.1, p10=0.1, p90=0.1),
+        compute_only_time_s=0.05,
+        outcome=outcome,
+        reasons=["the cores decided", "a note"],
+    )
+    monkeypatch.setattr(training, "run_experiment", lambda *_, **__: run)
+    with pytest.raises(RunFailedError, match=f"the run is {outcome}: the cores decided; a note"):
+        training.trained({"name": "x"})
+
+
+def test_a_row_says_which_of_its_runs_are_degraded_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ran(spec: Any) -> Summary:
+        degraded = validate(dict(spec)).fusion.kind == "layers"
+        return summary(
+            iteration_time_s=Quantiles(mean=0.4, median=0.4, p10=0.4, p90=0.4),
+            compute_only_time_s=0.3,
+            **(
+                {"outcome": "degraded", "reasons": ["threads waited", "a note"]}
+                if degraded
+                else {"reasons": ["a note"]}
+            ),
+        )
+
+    monkeypatch.setattr(training, "trained", ran)
+    (row,) = BENCHMARKS["merging"]()
+    assert row["degraded"] == ["layers: threads waited"]
