@@ -171,8 +171,9 @@ class SchedulePacer(ComputePacer):
         self._computing_s: float | None = None
         """When computing began in the present or last iteration; None: a barrier lies between."""
         # Of computing that nothing holds up: what its loading takes longer than computing with the batch before.
-        self._loading_left_s = max(0.0, schedule.input_s - schedule.compute_s)
-        """Of the next batch, at the end of the last iteration before a barrier."""
+        self._loading_left_s = schedule.input_s - schedule.compute_s
+        """Of the next batch, at the end of the last iteration before a barrier; negative: for how long the host has had
+        it by then, in which it is copied."""
         self._zero_s = 0.0
         """When computing would have begun, had it waited for nothing since."""
         self._following_s: float | None = None
@@ -189,7 +190,7 @@ class SchedulePacer(ComputePacer):
         if self._following_s is not None:
             time.sleep(max(0.0, self._following_s - time.monotonic()))
             if self._computing_s is not None:
-                self._loading_left_s = max(0.0, self._computing_s + self._schedule.input_s - self._following_s)
+                self._loading_left_s = self._computing_s + self._schedule.input_s - self._following_s
         self._computing_s = self._following_s = None
 
     def begin(self, slowdown: float) -> float:

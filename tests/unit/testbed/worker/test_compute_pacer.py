@@ -182,6 +182,19 @@ def test_input_that_is_waited_for_decides_how_long_every_iteration_takes(paramet
         assert [end_s - begun_s for end_s in ends_s] == pytest.approx([0.2, 0.4])
 
 
+def test_input_that_computing_hides_is_waited_for_in_no_iteration(parameters: list[torch.Tensor]) -> None:
+    """Neither after a barrier: the host has had the batch for longer than its copy takes."""
+    pacer = SchedulePacer(ComputeSchedule.of(replace(TABLE, input_s=0.02, host_to_device_s=0.05)))
+    pacer.bind(parameters)
+    for phase in range(2):
+        if phase:
+            pacer.restart()
+        for _ in range(2):
+            begun_s = pacer.begin(1.0)
+            assert pacer.data_loaded(None) == pytest.approx((begun_s, begun_s))
+            pacer.update(pacer.forward_ended() + 0.05)
+
+
 @pytest.mark.parametrize(
     ("read_s", "moments"),
     [
