@@ -11,7 +11,8 @@ differ); `c` bytes of gradients over those that compression leaves of
 them, as planned. `what_if.scaling_factor`: of the same trace and compression if the links were fully used
 (`testbed/theory/what_if.py`), and
 `what_if.link_share` the part of a worker's link that carries gradients then, in the mean over an iteration; there where
-computing is replayed or paced.
+computing is replayed or paced, and what is exchanged adds up: payloads that have to be gathered need more of the links
+the more workers there are.
 `link_share`, `link_busy_share`: of workers' links, sending, over iterations and while buckets are under way.
 `server_busy`: what a parameter server's link carried while a bucket was in service, of its rate, both directions
 together (1: one of them always), the busiest server's.
@@ -105,7 +106,8 @@ def _fully_used(plan: Plan) -> dict[str, float | None]:
     experiment = plan.experiment
     table = experiment.workload.timed_layers()
     rate_bps = _link_rate_bps(plan)
-    if table is None or not table.compute_s or experiment.workers < 2 or rate_bps is None:
+    summed = all(each.operation == "all_reduce" for each in plan.exchanges if each.of_gradients)
+    if table is None or not table.compute_s or experiment.workers < 2 or rate_bps is None or not summed:
         return {"what_if.scaling_factor": None, "what_if.link_share": None}
     ratio = _compression_ratio(plan)
     network: FullAggregation | FullRing = (

@@ -29,8 +29,8 @@ def recorded_table(record: Record) -> LayerTable:
 
 
 def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataFrame, *, dilation: float) -> LayerTable:
-    """Median times of the measured iterations, of all workers, in virtual seconds; from ITERATION_SCHEMA and
-    BUCKET_SCHEMA.
+    """Median times of the measured iterations, of all workers, in virtual seconds, as on workers that nothing slows: a
+    replay has slowdowns of its own; from ITERATION_SCHEMA and BUCKET_SCHEMA.
 
     Of backward it is known when each bucket was handed over, which is when its last layer was through; the layers of a
     bucket share what lies between two as the workload says, and so do those of the forward pass. A layer's
@@ -43,9 +43,9 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
     storage = experiment.storage
     waits = experiment.workload.paced() or (storage is not None and storage.reads_batches)
     begin = "host_to_device_end_s" if waits else "start_s"
-    forward_s = _median(measured, pl.col("forward_end_s") - pl.col(begin) - pl.col("forward_stall_s")) / dilation
-    backward_s = _median(measured, pl.col("backward_compute_end_s") - pl.col("forward_end_s")) / dilation
-    update_s = _median(measured, pl.col("optimizer_end_s") - pl.col("backward_end_s")) / dilation
+    forward_s = _computing_s(measured, pl.col("forward_end_s") - pl.col(begin) - pl.col("forward_stall_s")) / dilation
+    backward_s = _computing_s(measured, pl.col("backward_compute_end_s") - pl.col("forward_end_s")) / dilation
+    update_s = _computing_s(measured, pl.col("optimizer_end_s") - pl.col("backward_end_s")) / dilation
     declared_s = _ready(declared)
     ends_s: Sequence[float] = [
         at_s * backward_s / declared.backward_s if declared.backward_s else 0.0 for at_s in declared_s
@@ -78,8 +78,9 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
     )
 
 
-def _median(frame: pl.DataFrame, expression: pl.Expr) -> float:
-    return float(np.median(frame.select(expression.alias("x"))["x"].to_numpy()))
+def _computing_s(frame: pl.DataFrame, expression: pl.Expr) -> float:
+    """Median, as long as it would have been without the slowdowns that were drawn."""
+    return float(np.median(frame.select((expression / pl.col("slowdown")).alias("x"))["x"].to_numpy()))
 
 
 def _ready(table: LayerTable) -> list[float]:
@@ -88,13 +89,13 @@ def _ready(table: LayerTable) -> list[float]:
 
 
 def _in_turn(measured: pl.DataFrame, buckets: pl.DataFrame, dilation: float) -> list[tuple[int, float, float]]:
-    """Bytes of each bucket, when it was handed over since the beginning of backward, and for how long it was in
-    service: medians, in the order in which they went out."""
-    begins = measured.select("rank", "index", "forward_end_s")
+    """Bytes of each bucket, when it was handed over since the beginning of backward on a worker that nothing slows, and
+    for how long it was in service: medians, in the order in which they went out."""
+    begins = measured.select("rank", "index", "forward_end_s", "slowdown")
     joined = buckets.filter(pl.col("phase") == "measured").join(begins, on=["rank", "index"])
     numbered = joined.with_columns(
         pl.col("enqueued_s").rank("ordinal").over("rank", "index").alias("number"),
-        ((pl.col("enqueued_s") - pl.col("forward_end_s")) / dilation).alias("ready_s"),
+        ((pl.col("enqueued_s") - pl.col("forward_end_s")) / pl.col("slowdown") / dilation).alias("ready_s"),
         ((pl.col("done_s") - pl.col("started_s")) / dilation).alias("service_s"),
     )
     found = (

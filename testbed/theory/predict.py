@@ -44,7 +44,7 @@ NUM_ITERATIONS: Final = 32
 """Over which stragglers are drawn, at most, for the mean; where all iterations are alike one stands for all."""
 MAX_EXCHANGES: Final = 400
 """That are timed for them, message by message: of many buckets fewer iterations are drawn, one at least."""
-Decider = Literal["computing", "links", "latency", "hosts"]
+Decider = Literal["computing", "input", "links", "latency", "hosts"]
 
 
 class Piece(NamedTuple):
@@ -78,14 +78,15 @@ class IterationPrediction:
     communication_s: float
     """While an exchange is under way."""
     exposed_s: float
-    """What the iteration takes beyond the slowest worker's computing."""
+    """What the iteration takes beyond the slowest worker's computing, and its input where that takes longer."""
     codec_s: float | None
     """What compressing and decompressing its gradients takes each worker; None: nobody knows, and it counts as no
     time."""
     scaling_factor: float | None
     """T_n / (n T_1), as a run has it: what workers take alone, slowdowns included, over the iteration."""
     decides: Decider
-    """What the iteration would be shorter without, most: computing, the links' rates, propagation, or hosts."""
+    """What the iteration would be shorter without, most: computing, reading and copying its input, the links' rates,
+    propagation, or hosts."""
     critical_path: tuple[Piece, ...]
     links: tuple[LinkLoad, ...]
     models: dict[str, float | None]
@@ -229,14 +230,15 @@ class _Predictor:
         iterations = self._iterations()
         time_s = _mean_time_s(iterations)
         slowest_s = sum(max(each.factors) for each in iterations) / len(iterations) * self._table.compute_s
-        alone = alone_s(self._table.compute_s, [each.factors for each in iterations])
+        factors, input_s = [each.factors for each in iterations], self._table.input_and_copy_s
+        alone = alone_s(self._table.compute_s, factors, input_s=input_s)
         shown = iterations[0]
         return IterationPrediction(
             iteration_time_s=time_s,
             compute_s=self._table.compute_s if self._known else None,
             straggler_s=slowest_s - self._table.compute_s,
             communication_s=sum(end_s - start_s for start_s, end_s in shown.exchanged),
-            exposed_s=max(0.0, time_s - slowest_s),
+            exposed_s=max(0.0, time_s - max(slowest_s, input_s)),
             codec_s=sum(map(sum, self._codecs)) if self._codecs_known else None,
             scaling_factor=alone / time_s if self._known and time_s else None,
             decides=self._decides(shown),
@@ -282,6 +284,7 @@ class _Predictor:
             factors=tuple(factors),
             passes_s=self._passes_s * max(factors),
             update_s=self._table.update_s * max(factors),
+            input_s=self._table.input_and_copy_s,
             buckets=tuple(so_far.buckets),
             exchanged=tuple(so_far.exchanged),
             waits=tuple(so_far.waits),
@@ -381,6 +384,8 @@ class _Predictor:
     def _decides(self, shown: "_Iteration") -> Decider:
         """By what the iteration would shrink most if there were none of it: the exchanges' parts by what the largest
         bucket takes of each."""
+        if shown.time_s <= shown.input_s:
+            return "input"
         exposed_s = max(0.0, shown.time_s - shown.passes_s - shown.update_s)
         if self._table.compute_s >= exposed_s and self._known:
             return "computing"
@@ -440,7 +445,9 @@ class _Predictor:
             found[f"architecture: {name}, no overlap"] = (
                 None
                 if size_bytes is None
-                else table.compute_s + architecture.time_s(size_bytes, workers, links) + codec_s
+                else max(
+                    table.compute_s + architecture.time_s(size_bytes, workers, links) + codec_s, table.input_and_copy_s
+                )
             )
         cost = self._cost_of_gradients(buckets)
         by_layer, merged = dag.buckets_by_layer(table, cost.time_s), dag.buckets_merged(table, cost)
@@ -450,7 +457,8 @@ class _Predictor:
         ends_s = 0.0
         for bucket in buckets:
             ends_s = max(ends_s, bucket.ready_s) + sum(map(self._fully_used_s, bucket.exchanges))
-        found["what if the network were fully used"] = max(self._passes_s, ends_s) + table.update_s
+        fully_used_s = max(self._passes_s, ends_s) + table.update_s
+        found["what if the network were fully used"] = max(fully_used_s, table.input_and_copy_s)
         return found
 
     def _reduced_bytes(self) -> int | None:
@@ -515,6 +523,8 @@ class _Iteration:
     """Forward and backward of the slowest worker."""
     update_s: float
     """Its optimizer, once all gradients are there."""
+    input_s: float
+    """The next batch is read and copied for so long, from the beginning of this iteration."""
     buckets: tuple[_Bucket, ...]
     exchanged: tuple[tuple[float, float], ...]
     """From when each bucket went until all had it."""
@@ -523,10 +533,12 @@ class _Iteration:
 
     @property
     def time_s(self) -> float:
-        return max(self.passes_s, self.exchanged[-1][1]) + self.update_s
+        return max(max(self.passes_s, self.exchanged[-1][1]) + self.update_s, self.input_s)
 
     def critical_path(self) -> list[Piece]:
         """Backwards from the end: the exchanges that waited for each other, and before them computing."""
+        if self.time_s <= self.input_s:
+            return [Piece("input", 0.0, self.time_s)]
         if self.passes_s >= self.exchanged[-1][1]:
             return [Piece("computing", 0.0, self.time_s)]
         path = [Piece("optimizer", self.exchanged[-1][1], self.time_s)] if self.update_s else []

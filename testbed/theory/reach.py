@@ -118,6 +118,8 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
         found.append("background traffic or links that change (neither)")
     if any(each.tenants for each in plan.aggregators):
         found.append("other jobs at the aggregating switch (none)")
+    if plan.collective.aggregation is not None and plan.collective.aggregation.partial_after_s is not None:
+        found.append("collective.partial_after, whose sums leave without stragglers (none)")
     if experiment.stack is not None:
         found.append(f"stack {experiment.stack.kind}, whose schedule is its own (our collectives)")
     if experiment.fusion.steps_in_forward:

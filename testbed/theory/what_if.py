@@ -89,19 +89,20 @@ class WhatIf:
     iteration_s: float
     """With communication."""
     scaling_factor: float
-    """Computing alone over the iteration: T_n / (n T_1)."""
+    """An iteration of a worker alone over this one: T_n / (n T_1)."""
     busy_share: float
     """Of the iteration, time in which an exchange was under way."""
 
 
 def what_if(table: LayerTable, allreduce_s: Callable[[int], float], fusion: ByTime | None = None) -> WhatIf:
-    """One iteration of a trace when an all-reduce of n bytes takes `allreduce_s(n)`."""
+    """One iteration of a trace when an all-reduce of n bytes takes `allreduce_s(n)`. Its input, of which the source has
+    none, is read and copied while the batch before is computed with."""
     exchanges = in_turn((fusion or ByTime()).buckets(table.gradients()), allreduce_s)
-    iteration_s = table.compute_s + exposed_s(exchanges, table.backward_s)
+    iteration_s = max(table.compute_s + exposed_s(exchanges, table.backward_s), table.input_and_copy_s)
     return WhatIf(
         exchanges=exchanges,
         iteration_s=iteration_s,
-        scaling_factor=table.compute_s / iteration_s,
+        scaling_factor=max(table.compute_s, table.input_and_copy_s) / iteration_s,
         busy_share=sum(exchange.end_s - exchange.start_s for exchange in exchanges) / iteration_s,
     )
 

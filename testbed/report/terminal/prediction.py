@@ -18,6 +18,7 @@ _NUM_LINKS: Final = 8
 _NO_CODEC: Final = "the codec's time is not in the prediction: it is measured with torch, which is not installed here"
 _DECIDES: Final = {
     "computing": "computing",
+    "input": "reading and copying the input",
     "links": "the rate of the links",
     "latency": "propagation along the links",
     "hosts": "what messages cost hosts",

@@ -1,6 +1,7 @@
 """Iterations of an experiment, on the network that its spec describes or a larger one of the same kind. Pure.
 
-What is simulated: forward and backward passes and the optimizer of every worker, stragglers included; buckets that are
+What is simulated: forward and backward passes and the optimizer of every worker, stragglers included, and input that
+is read and copied while the batch before is computed with; buckets that are
 exchanged one after the other as they become ready, overlapping with backward; every message of the collective's own
 schedule, or, of rings and hierarchies of hundreds of workers, every step (`symmetric.py`); links shared fairly, by
 several jobs too. Where an engine joins what is ready, the buckets are those that a job makes whose exchanges each take
@@ -150,6 +151,10 @@ def _require_simulable(experiment: Experiment) -> None:
     for path, values in others.items():
         if values:
             raise SpecError(f"{path}: links stay as they are, for the gradients alone, in a simulation; allowed: []")
+    if aggregation is not None and aggregation.partial_after_s is not None:
+        raise SpecError(
+            "collective.partial_after: every sum is of all workers in a simulation, and waits for the slowest; leave it out"
+        )
     require_several_hosts(experiment)
     if experiment.stack is not None:
         raise SpecError(
@@ -392,7 +397,8 @@ class _Simulator:
                     )
                     if iteration == 0:
                         exchanged_s.append(float(free_s.max() - starts_s.max()))
-            begins_s = np.maximum(free_s, begins_s + self._passes_s * factors) + self._update_s * factors
+            updated_s = np.maximum(free_s, begins_s + self._passes_s * factors) + self._update_s * factors
+            begins_s = np.maximum(updated_s, begins_s + self._input_s)
             ended_s.append(float(begins_s.max()))
         return self._simulation(
             "steps", exchange.num_steps, [list(np.diff(ended_s))], exchanged_s, exchange.link_bytes, ended_s[-1]
@@ -408,6 +414,11 @@ class _Simulator:
     @property
     def _update_s(self) -> float:
         return 0.0 if self._table is None else self._table.update_s
+
+    @property
+    def _input_s(self) -> float:
+        """Of the next batch, from when computing with this one begins: a worker waits for what is not there yet."""
+        return 0.0 if self._table is None else self._table.input_and_copy_s
 
     # Any jobs: tasks for every message.
 
@@ -467,6 +478,12 @@ class _Simulator:
             graph.after(free[participant], end)
             if works:
                 graph.after(computed[participant][-1], end)
+            if works and self._input_s:
+                updated, end = end, graph.work()
+                read = graph.work(self._input_s)
+                graph.after(begins[participant], read)
+                graph.after(read, end)
+                graph.after(updated, end)
             ends.append(end)
         last = graph.work()
         for end in ends[: self._num_workers]:
@@ -556,13 +573,18 @@ class _Simulator:
         if self._table is None:
             return None
         slowest = max(range(self._num_jobs), key=lambda job: float(np.mean(iterations[job])))
-        return alone_s(self._table.compute_s, self._factors[slowest])
+        return alone_s(self._table.compute_s, self._factors[slowest], input_s=self._input_s)
 
     def _left_out(self) -> Iterator[str]:
         if self._network.jitters_s.any() and any(_adds(self._chosen(each), each) for each in self._exchanges()):
             yield "jitter is not simulated where chunks are aggregated on their way"
         if self._experiment.fusion.joins_ready and self._num_jobs > 1:
             yield f"fusion {self._experiment.fusion.kind} joins what it would join where its job is alone"
+        if self._experiment.fusion.steps_in_forward:
+            yield (
+                f"an iteration ends with its exchanges, as in no run with fusion {self._experiment.fusion.kind}: those go "
+                "on in the next forward pass, so that its iterations are shorter"
+            )
 
 
 def _adds(collective: Collective, exchange: Exchange) -> bool:

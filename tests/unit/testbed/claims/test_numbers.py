@@ -51,6 +51,8 @@ def test_full_use_is_of_the_points_own_trace_workers_rate_and_compression() -> N
     switched = planned_numbers(plan(**keys, collective={"kind": "in_network"}))
     assert switched["what_if.scaling_factor"] == pytest.approx(0.1 / (0.1 + wire_s * 2 / 3))
     assert planned_numbers(plan(workload={"kind": "training"}))["what_if.scaling_factor"] is None
+    gathered = planned_numbers(plan(**keys, compression={"kind": "top_k", "ratio": 0.1}))
+    assert (gathered["what_if.scaling_factor"], gathered["what_if.link_share"]) == (None, None)
 
 
 def test_what_is_read_before_the_first_iteration_takes_the_disk_so_long() -> None:

@@ -84,6 +84,21 @@ def test_a_run_without_a_pace_is_exported_as_long_as_it_took(tmp_path: Path) -> 
     assert all(layer.backward_s >= 0 for layer in table.layers)
 
 
+def test_what_a_slowdown_added_is_left_out(tmp_path: Path) -> None:
+    """A replay of the table on the same slow hosts draws it again."""
+    spec = {"fusion": {"bytes": "512KiB"}, "workload": {"kind": "training", "pace": PACE, **LENGTHS}}
+    iterations, buckets = frames(trained(spec))
+    experiment = validate({"name": "x", "workers": 2, **spec})
+    whole = table_of(experiment, iterations, buckets, dilation=1.0)
+    slowed = iterations.with_columns(slowdown=pl.lit(2.0))
+    half = table_of(experiment, slowed, buckets, dilation=1.0)
+    assert (half.forward_s, half.backward_s, half.update_s) == pytest.approx(
+        (whole.forward_s / 2, whole.backward_s / 2, whole.update_s / 2)
+    )
+    assert [layer.backward_s for layer in half.layers] == pytest.approx([each.backward_s / 2 for each in whole.layers])
+    assert [layer.communication_s for layer in half.layers] == [layer.communication_s for layer in whole.layers]
+
+
 def test_what_an_iteration_waits_for_is_in_none_of_its_passes(tmp_path: Path) -> None:
     """Reading and copying are said by the table that was replayed, and by the storage of the spec."""
     path = tmp_path / "layers.txt"

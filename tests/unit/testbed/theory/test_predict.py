@@ -257,6 +257,19 @@ def test_a_sum_is_as_far_from_its_switch_as_in_the_simulation_whatever_the_fusio
     assert found.models["flow simulation"] == pytest.approx(found.iteration_time_s, rel=0.02)
 
 
+def test_input_that_takes_longer_than_all_else_decides(tmp_path: Path) -> None:
+    table = tmp_path / "slow_input.txt"
+    head = "# input_us=400000\n# host_to_device_us=100000\nId Name Forward Backward Comm Size\n"
+    table.write_text(f"{head}0 conv1 50000 50000 - 4000000\n")
+    found = predicted(workload={"kind": "replay", "trace": str(table)})
+    assert found.iteration_time_s == pytest.approx(0.5)
+    assert (found.decides, found.scaling_factor, found.exposed_s) == ("input", pytest.approx(1.0), 0.0)
+    assert [piece.what for piece in found.critical_path] == ["input"]
+    assert found.models["flow simulation"] == pytest.approx(0.5)
+    assert found.models["DAG: wfbp"] == pytest.approx(0.5)
+    assert found.models["what if the network were fully used"] == pytest.approx(0.5)
+
+
 def test_computing_that_is_not_known_is_left_out() -> None:
     found = predict_iteration(make_plan(validate({"name": "x"})))
     assert found.compute_s is None

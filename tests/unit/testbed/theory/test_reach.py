@@ -69,6 +69,8 @@ def test_hosts_that_are_held_to_a_share_of_the_cores_are_outside() -> None:
 def test_iterations_that_the_model_does_not_describe_are_outside(tmp_path: Path) -> None:
     assert "fusion priority, whose exchanges go on in the next forward pass" in beyond(fusion="priority")
     assert beyond(fusion="horovod_5ms") == "fusion time, whose buckets depend on when gradients become ready (none)"
+    partial = {"kind": "in_network", "dataplane": "reference", "partial_after": "20ms"}
+    assert beyond(collective=partial) == "collective.partial_after, whose sums leave without stragglers (none)"
     table = tmp_path / "slow_input.txt"
     table.write_text("# input_us=500000\nId Name Forward Backward Comm Size\n0 conv1 50000 50000 - 4000000\n")
     assert "input that is waited for" in beyond(workload={"kind": "replay", "trace": str(table)})

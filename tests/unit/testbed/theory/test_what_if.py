@@ -80,3 +80,10 @@ def test_the_smallest_factor_reaches_the_target_and_little_less_does_not() -> No
     assert smallest_factor(lambda factor: factor / 10, 0.9, most=8) is None
     assert smallest_factor(lambda factor: factor / 10, 0.9, most=9) == 9
     assert smallest_factor(lambda factor: 2 <= factor < 2.1 or factor >= 10, 1) == pytest.approx(2, rel=1e-3)
+
+
+def test_input_that_takes_longer_hides_communication() -> None:
+    table = LayerTable(layers=(Layer("a", 0.01, 0.02, 4_000_000),), input_s=0.05, host_to_device_s=0.05)
+    found = what_if(table, lambda _: 0.04)
+    assert (found.iteration_s, found.scaling_factor) == pytest.approx((0.1, 1.0))
+    assert what_if(table, lambda _: 0.14).scaling_factor == pytest.approx(0.1 / 0.17)

@@ -1,5 +1,6 @@
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,37 @@ def test_computing_hides_what_fits_behind_it() -> None:
 def test_iterations_follow_one_another() -> None:
     found = simulated(num_iterations=3)
     assert found.iterations_s[0] == pytest.approx((found.iteration_time_s,) * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("collective", ["ring", "all_to_all"])
+@pytest.mark.parametrize("num_workers", [4, 32])
+def test_input_is_waited_for_where_it_takes_longer_than_the_iteration_before(
+    tmp_path: Path, collective: str, num_workers: int
+) -> None:
+    """However many iterations are simulated, as in a replay (testbed/worker/compute_pacer.py)."""
+
+    def found(input_s: float, num_iterations: int) -> Simulation:
+        table = tmp_path / f"{input_s}.txt"
+        head = f"# input_us={input_s * 5e5:.0f}\n# host_to_device_us={input_s * 5e5:.0f}\n"
+        table.write_text(f"{head}Id Name Forward Backward Comm Size\n0 conv1 20000 40000 - 4000000\n")
+        workload = {"kind": "replay", "trace": str(table)}
+        return simulated(num_workers, num_iterations=num_iterations, workload=workload, collective=collective)
+
+    hidden = found(0.0, 1)
+    for num_iterations in (1, 3):
+        slow, quick = found(0.5, num_iterations), found(0.05, num_iterations)
+        assert slow.iterations_s[0] == pytest.approx([0.5] * num_iterations)
+        assert slow.scaling_factor == pytest.approx(1.0), "it hides communication"
+        assert quick.iteration_time_s == pytest.approx(hidden.iteration_time_s)
+        assert quick.scaling_factor == pytest.approx(hidden.scaling_factor)
+    between = found((0.06 + hidden.iteration_time_s) / 2, 2)
+    assert between.iteration_time_s == pytest.approx(hidden.iteration_time_s)
+    assert between.scaling_factor > hidden.scaling_factor
+
+
+def test_fusion_whose_exchanges_outlast_the_iteration_is_named() -> None:
+    assert any("go on in the next forward pass" in each for each in simulated(fusion="priority").assumptions)
+    assert simulated(fusion="layers").assumptions == ()
 
 
 @pytest.mark.parametrize("collective", ["ring", "halving_doubling", "in_network"])
@@ -203,6 +235,8 @@ def test_what_cannot_be_simulated_says_what_can() -> None:
         simulated(background=[{"kind": "bulk", "from": "w0", "to": "w1"}])
     with pytest.raises(SpecError, match=r"collective\.tenants: links stay as they are"):
         simulated(hosts={"x0": {"at": "s0"}}, collective={"kind": "in_network", "tenants": [{"workers": ["x0"]}]})
+    with pytest.raises(SpecError, match=r"collective\.partial_after: every sum is of all workers"):
+        simulated(collective={"kind": "in_network", "dataplane": "reference", "partial_after": "20ms"})
     with pytest.raises(SpecError, match="workers_per_host: 4 puts all 4 workers on one host"):
         simulated(workers_per_host=4)
     with pytest.raises(SpecError, match="stack: gloo"):
