@@ -145,6 +145,11 @@ class TracedChange(BaseModel):
         """Everything that the setting becomes."""
         return frozenset(value for _, value in self._trace.steps)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it begins again at its end."""
+        return self._trace.format == "mahimahi" if self.repeat is None else self.repeat
+
     def settings(self, value: float) -> LinkOverride:
         """The link's settings at one step."""
         named: dict[str, Any] = {_FIELDS[self.field]: value}
@@ -152,8 +157,7 @@ class TracedChange(BaseModel):
 
     def timeline(self, key: str, *, endless: bool) -> Iterator[LinkChange]:
         """A change at every step; if `endless`, without end where the trace repeats."""
-        repeats = self._trace.format == "mahimahi" if self.repeat is None else self.repeat
-        for at_s, value in self._trace.replay(repeat=repeats and endless):
+        for at_s, value in self._trace.replay(repeat=self.repeats and endless):
             yield LinkChange(at_s=at_s, link=self.link, settings=self.settings(value), source="trace", key=key)
 
 

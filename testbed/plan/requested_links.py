@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from testbed.experiment.changes import ScheduledChange, TracedChange, timeline
+from testbed.experiment.changes import LinkChange, ScheduledChange, TracedChange, timeline
 from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.link import BackendName
 from testbed.plan.link_configuration import LinkConfig, changed_links
@@ -11,20 +11,32 @@ from testbed.plan.link_configuration import LinkConfig, changed_links
 def requested_over_time(
     requested: Sequence[LinkConfig], changes: Sequence[ScheduledChange | TracedChange], *, packet_bytes: int
 ) -> list[LinkConfig]:
-    """Every configuration that the directions ever have, what holds at the start first.
+    """Every configuration that the directions ever have, what holds at the start first: beside each change of the
+    schedule every value of a trace that repeats, which will come round again.
 
     Raises SpecError, naming the change, when one names no link or requests what cannot be.
     """
-    now, all_configured = list(requested), list(requested)
-    seen: set[object] = set()
+    found = {(each.hop, each.spec): each for each in requested}
+
+    def changed(now: Sequence[LinkConfig], change: LinkChange) -> Sequence[LinkConfig]:
+        after = changed_links(now, change.link, change.settings, change.key, packet_bytes=packet_bytes)
+        for each in after:
+            found.setdefault((each.hop, each.spec), each)
+        return after
+
+    repeating = [
+        LinkChange(at_s=0.0, link=change.link, settings=change.settings(value), source="trace", key=f"changes.{index}")
+        for index, change in enumerate(changes)
+        if isinstance(change, TracedChange) and change.repeats
+        for value in change.values
+    ]
+    now: Sequence[LinkConfig] = requested
     for change in timeline(changes, endless=False):
-        identity = (change.key, frozenset(change.settings.named.items()))
-        if identity in seen:
-            continue  # a trace returns to the same values again and again
-        seen.add(identity)
-        before, now = now, changed_links(now, change.link, change.settings, change.key, packet_bytes=packet_bytes)
-        all_configured += [after for was, after in zip(before, now, strict=True) if was.spec != after.spec]
-    return all_configured
+        now = changed(now, change)
+        if change.source == "schedule":
+            for each in repeating:
+                changed(now, each)
+    return list(found.values())
 
 
 def able(requested: Collection[LinkConfig], *, superframes: bool, bridged: bool) -> list[BackendName]:

@@ -31,7 +31,8 @@ MAX_DURATION_S: Final = 86_400.0
 MAX_RANKS: Final = 65_536
 MAX_TAG: Final = 2**31 - 1
 _ROOTED: Final[frozenset[Operation]] = frozenset(("broadcast", "reduce", "gather", "scatter"))
-_IN_PARTS: Final[frozenset[Operation]] = frozenset(("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"))
+IN_PARTS: Final[frozenset[Operation]] = frozenset(("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"))
+"""Operations whose larger buffer is as many equal parts as there are members."""
 
 
 class Compute(NamedTuple):
@@ -248,7 +249,7 @@ def _collective_problem(graph: Graph, rank: int, node: Collective) -> str | None
         return f"root {node.root} is not in group {node.group!r}"
     if node.splits is not None:
         return _splits_problem(node, node.splits, len(members))
-    if node.operation in _IN_PARTS and node.num_elements % len(members):
+    if node.operation in IN_PARTS and node.num_elements % len(members):
         return f"{node.num_elements} elements are not {len(members)} equal parts, one for each member"
     if node.operation == "barrier" and node.num_elements:
         return f"a barrier moves no elements, and this one has {node.num_elements}"

@@ -153,7 +153,8 @@ def _require_simulable(experiment: Experiment) -> None:
             raise SpecError(f"{path}: links stay as they are, for the gradients alone, in a simulation; allowed: []")
     if aggregation is not None and aggregation.partial_after_s is not None:
         raise SpecError(
-            "collective.partial_after: every sum is of all workers in a simulation, and waits for the slowest; leave it out"
+            "collective.partial_after: every sum is of all workers in a simulation, and waits for the slowest; leave "
+            "it out"
         )
     require_several_hosts(experiment)
     if experiment.stack is not None:
@@ -582,8 +583,8 @@ class _Simulator:
             yield f"fusion {self._experiment.fusion.kind} joins what it would join where its job is alone"
         if self._experiment.fusion.steps_in_forward:
             yield (
-                f"an iteration ends with its exchanges, as in no run with fusion {self._experiment.fusion.kind}: those go "
-                "on in the next forward pass, so that its iterations are shorter"
+                f"an iteration ends with its exchanges, as in no run with fusion {self._experiment.fusion.kind}: those "
+                "go on in the next forward pass, so that its iterations are shorter"
             )
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from testbed.errors import MissingRequirementError
 from testbed.traces.formats.base import TRACE_FORMATS, File, Source, Trace, TraceError, TraceFormat
-from testbed.traces.graph import ELEMENT_BYTES, Collective, Compute, Graph, Node, Receive, Send
+from testbed.traces.graph import ELEMENT_BYTES, IN_PARTS, Collective, Compute, Graph, Node, Receive, Send
 from testbed.traces.table import LayerTable
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class _RankReader:
             reader.fail(f"its group (pg_name) {group!r} has {members} members, nobody to exchange anything with")
         size_bytes = 0 if operation == "barrier" else reader.count("comm_size")
         size_bytes *= members if operation == "all_gather" else 1
-        element_type, count = reader.elements(size_bytes, members)
+        element_type, count = reader.elements(size_bytes, members if operation in IN_PARTS else 1)
         root = reader.count("root", self._groups[group][0]) if operation in _ROOTED else None
         splits = reader.counts("splits")
         return Collective(operation, count, element_type, group, root, splits)  # type: ignore[arg-type]  # a key above

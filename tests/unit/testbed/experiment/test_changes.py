@@ -141,3 +141,27 @@ def test_a_change_may_be_given_as_an_object() -> None:
 def test_the_example_can_be_planned() -> None:
     plan = make_plan(load(Path(__file__).parents[4] / "experiments" / "changing_links.yaml"))
     assert [change.at_s for change in timeline(plan.experiment.changes)] == [5, 12, 12.5, 18]
+
+
+def states(*changes: object) -> set[tuple[float, float]]:
+    """Rate and delay, of the direction w1 -> s0."""
+    plan = make_plan(experiment(*changes, link={"rate": "100mbit"}))
+    found = requested_over_time(list(plan.requested.values()), plan.experiment.changes, packet_bytes=1500)
+    return {(each.spec.rate_bps, each.spec.delay_s) for each in found if each.hop == ("w1", "s0")}
+
+
+def test_a_value_that_comes_again_meets_what_has_changed_meanwhile(tmp_path: Path) -> None:
+    assert states(
+        {"at": "1s", "link": "w1-s0", "rate": "50mbit"},
+        {"at": "2s", "link": "w1-s0", "rate": "20mbit", "delay": "5ms"},
+        {"at": "3s", "link": "w1-s0", "rate": "50mbit"},
+    ) == {(100e6, 0), (50e6, 0), (20e6, 0.005), (50e6, 0.005)}
+    trace = tmp_path / "rates.csv"
+    trace.write_text("0,50mbit\n1,20mbit\n2,50mbit\n3,20mbit\n")
+    traced = {"link": "w1-s0", "trace": str(trace)}
+    later = {"at": "2.5s", "link": "w1-s0", "delay": "5ms"}
+    once = {(100e6, 0), (50e6, 0), (20e6, 0), (50e6, 0.005), (20e6, 0.005)}
+    assert states({**traced, "repeat": False}, later) == once
+    late = {"at": "10s", "link": "w1-s0", "delay": "5ms"}
+    assert states({**traced, "repeat": False}, late) == once - {(50e6, 0.005)}
+    assert states({**traced, "repeat": True}, late) == once, "it comes round again"
