@@ -169,6 +169,11 @@ def _reductions(rank: Rank) -> dict[str, Any]:
     results["reduced"] = tensor.tolist()
     dist.all_reduce(tensor, op=halves)
     results["premultiplied"] = tensor.tolist()
+    several, options = [torch.ones(3), torch.ones(1).expand(3)], dist.AllreduceOptions()
+    options.reduceOp = halves
+    with pytest.raises((ValueError, RuntimeError)):
+        dist.group.WORLD._get_backend(torch.device("cpu")).allreduce(several, options)
+    results["refused before it was multiplied"] = several[0].tolist()
     try:
         dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
     except (ValueError, RuntimeError) as error:
@@ -202,6 +207,7 @@ def test_every_reduce_operation_does_what_it_says() -> None:
         assert result["part"] == (sums / 2)[2 * rank : 2 * rank + 2].tolist()
         assert result["input"] == own[rank]
         assert result["reduced"] == ((sums / 2).tolist() if rank == 2 else own[rank])
+        assert result["refused before it was multiplied"] == [1, 1, 1], "whoever tries again would multiply twice"
         assert result["premultiplied"] == ((own[0] + sums / 2 + own[1]) / 2).tolist()
         assert "bits of whole numbers" in result["refused"]
 

@@ -56,7 +56,7 @@ from transports.compression.base import COMPRESSORS, Compressor, require_for_gro
 from transports.errors import OptionError
 from transports.execution import sparse
 from transports.execution.communicator import Communicator
-from transports.execution.operations import ReduceOperation, Transport
+from transports.execution.operations import ReduceOperation, Transport, check, check_written
 from transports.group import Group, Store
 from transports.torch_backend.autoload import BACKEND
 from transports.torch_backend.environment import own_address, parsed_axis, rack_numbers, require_known
@@ -241,11 +241,23 @@ class TestbedProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Each tensor becomes the reduction of all members'; sparse ones by SUM or AVG."""
         operation = _reduce_operation(opts)
-        if operation == "sum":  # PREMUL_SUM is one, too
+        if _factor(opts) is not None:
+            self._require_reducible(tensors, operation)
             for tensor in tensors:
                 _premultiply(tensor, opts)
         works = [self._all_reduce(tensor, operation) for tensor in tensors]
         return Operation(works, tensors, is_waited_for=_is_waited_for(opts))
+
+    def _require_reducible(self, tensors: Sequence[torch.Tensor], operation: ReduceOperation) -> None:
+        """Open the group, and look at all tensors, before any is changed: whoever tries again would multiply twice.
+        Raises what the operation would."""
+        members = self._open
+        for tensor in tensors:
+            if tensor.is_sparse:
+                sparse.check_sparse(tensor, operation)
+            elif isinstance(members, Communicator):
+                check(tensor, operation)
+                check_written(tensor)
 
     def _all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation) -> WorkLike:
         if not tensor.is_sparse:
@@ -261,6 +273,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         """The root's tensors become the reduction of all members'; the others' stay as they are."""
         operation = _reduce_operation(opts)
         if _factor(opts) is not None:
+            self._require_reducible(tensors, operation)
             is_root = self.rank() == opts.rootRank
             tensors = [_premultiply(tensor if is_root else tensor.clone(), opts) for tensor in tensors]
         return Operation([self._open.reduce(tensor, opts.rootRank, operation) for tensor in tensors], tensors)
