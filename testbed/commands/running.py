@@ -202,7 +202,7 @@ def execute(
       testbed exec --workers 2 --link 50mbit,5ms -- sh examples/iperf.sh
       testbed exec --launcher -- mpirun python examples/with_mpi4py.py
     """
-    from testbed.experiment.experiment import apply_override, naming, read, validate
+    from testbed.experiment.experiment import apply_override, naming, read, set_value, validate
     from testbed.experiment.link import parse_link
     from testbed.report.terminal.streams import Streams
     from testbed.report.terminal.summary import LiveProgress
@@ -211,10 +211,11 @@ def execute(
     descriptor = _own_stdin() if stdin else None
     data = {"name": "exec"} if spec is None else read(spec)
     workload: dict[str, Any] = {"kind": "command", "argv": command}
-    given = {"workers": workers, "link": parse_link(link) if link else None}
     workload |= ({"backend": backend} if backend else {}) | ({"launcher": True} if launcher else {})
     data |= {"workload": workload}
-    data |= {key: value for key, value in given.items() if value is not None}
+    data |= {} if workers is None else {"workers": workers}
+    for setting, value in (parse_link(link) if link else {}).items():
+        set_value(data, f"link.{setting}", value)
     for override in [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]:
         apply_override(data, override)
     if prometheus and not (isinstance(data.get("metrics"), dict) and data["metrics"].get("prometheus")):
@@ -260,9 +261,9 @@ def runner(
     console: Console, *, output: Path, calibration_mode: Mode, live: "Feed | None" = None
 ) -> "Callable[[Experiment], Summary]":
     """Runs one experiment of several, with its progress on the console unless that is quiet, and on the live page if
-    there is one."""
+    there is one. Of one that ended early it returns what there is; a signal ends the others, too."""
     from testbed.report.terminal.summary import LiveProgress
-    from testbed.runner.run import run_experiment
+    from testbed.runner.run import RunStoppedError, run_experiment
 
     def run_one(experiment: "Experiment") -> "Summary":
         progress = LiveProgress(console, enabled=not console.quiet)
@@ -270,6 +271,8 @@ def runner(
             return run_experiment(
                 experiment, output=output, progress=progress, calibration_mode=calibration_mode, live=live
             )
+        except RunStoppedError as stopped:
+            return stopped.summary_unless_interrupted()
         finally:
             progress.close()
 

@@ -306,7 +306,7 @@ def read(path: Path) -> dict[Any, Any]:
     return data
 
 
-_SHORT_FOR: Final = {"jitter": "deviation"}
+_SHORT_FOR: Final = {"jitter": "deviation", "workers_per_host": "count"}
 """The key that a plain value stands for, where it is not the kind of an axis."""
 
 
@@ -334,14 +334,20 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def set_value(data: dict[Any, Any], path: str, value: Any) -> None:
-    """Set what is at `link.rate`, in place; what lies on the way is made, or spelled out where it is a short form."""
+    """Set what is at `link.rate`, in place; what lies on the way is made, or spelled out where it is a short form.
+
+    Raises SpecError where something lies there that would be lost: a list, or a value that no path leads into.
+    """
     *parents, last = path.split(".")
-    for part in parents:
+    for number, part in enumerate(parents, start=1):
         child = data.get(part)
-        if isinstance(child, str):  # `collective: ring` stands for `collective: {kind: ring}`
-            child = {_SHORT_FOR.get(part, "kind"): child}
-        elif not isinstance(child, dict):
+        if child is None:
             child = _default_kind(part)
+        elif isinstance(child, str) or part in _SHORT_FOR:  # `collective: ring` stands for `collective: {kind: ring}`
+            child = child if isinstance(child, dict) else {_SHORT_FOR.get(part, "kind"): child}
+        elif not isinstance(child, dict):
+            at = ".".join(parents[:number])
+            raise SpecError(f"{path}: {at} is {_describe(child)} here, which no path leads into; set {at} as a whole")
         data[part] = child
         data = child
     data[last] = value

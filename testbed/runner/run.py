@@ -69,6 +69,13 @@ class RunStoppedError(Exception):
         super().__init__(summary.reasons[0])
         self.summary = summary
 
+    def summary_unless_interrupted(self) -> Summary:
+        """What it had, for whoever goes on with other runs. Raises Interrupted where a signal stopped it, which stops
+        these as well."""
+        if isinstance(self.__cause__, Interrupted):
+            raise self.__cause__ from None
+        return self.summary
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureRequest:

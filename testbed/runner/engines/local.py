@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from testbed.errors import Interrupted
 from testbed.experiment.experiment import Experiment
 from testbed.runner.engines.base import ENGINES, Attempt, Engine, Event, Executor, Finished, Ready, Session
 
@@ -53,9 +52,7 @@ class _Here:
         try:
             summary = self._run(experiment)
         except RunStoppedError as stopped:
-            if isinstance(stopped.__cause__, Interrupted):
-                raise stopped.__cause__ from None
-            summary = stopped.summary
+            summary = stopped.summary_unless_interrupted()
         self._events += [Finished(number=attempt.number, summary=summary, is_moved_in=True), Ready(machine="")]
 
     def next_event(self) -> Event:

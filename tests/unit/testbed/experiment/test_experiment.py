@@ -1,6 +1,7 @@
 """Specs: valid, or an error that names the field and what is allowed. Never a traceback."""
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,25 @@ def test_an_option_of_a_setting_keeps_the_plain_value_that_it_had() -> None:
     experiment = validate(data)
     assert (experiment.link.jitter.deviation_s, experiment.link.jitter.distribution) == (1e-3, "uniform")
     assert experiment.links["w1-s0"].rate_bps == 1e7
+
+    data = {"name": "x", "workers": 4, "workers_per_host": 2}
+    apply_override(data, "workers_per_host.link.rate=20gbit")
+    sharing = validate(data).workers_per_host
+    assert (sharing.count, sharing.link.rate_bps) == (2, 2e10)
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("changes.0.rate=5mbit", "changes.0.rate: changes is a list here, which no path leads into; set changes as a"),
+        ("seed.x=1", "seed.x: seed is a int here"),
+        ("link.rate.x=1", "link.rate.x: link.rate is a float here"),
+    ],
+)
+def test_what_a_path_would_lose_on_its_way_is_kept(override: str, problem: str) -> None:
+    data = {"name": "x", "seed": 3, "link": {"rate": 5e7}, "changes": [{"at": "1s", "link": "w0-s0", "rate": "2mbit"}]}
+    with pytest.raises(SpecError, match=re.escape(problem)):
+        apply_override(data, override)
 
 
 @pytest.mark.parametrize("override", ["link.rate", "=1", "link..rate=1gbit", "link.rate=[1"])
