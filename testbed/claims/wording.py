@@ -8,7 +8,7 @@ def value_text(value: float | None, unit: str) -> str:
     """`412 ms/worker`, `9.14`; a dash for None."""
     if value is None:
         return number_text.DASH
-    if _is_time(unit):
+    if is_time(unit):
         return number_text.time_text(value) + unit[1:]
     if unit == "%":
         return number_text.percent_text(value)
@@ -29,10 +29,11 @@ def expected_text(claim: Claim) -> str:
 
 def _bound_text(value: float, unit: str) -> str:
     """As it was written, where :func:`value_text` would round it."""
-    if _is_time(unit):
+    if is_time(unit):
         return value_text(value, unit)
     return f"{100 * value:g} %" if unit == "%" else f"{value:g} {unit}".rstrip()
 
 
-def _is_time(unit: str) -> bool:
+def is_time(unit: str) -> bool:
+    """Whether values are seconds, by themselves or of something: `s`, `s/sample`; `samples/s` is a rate."""
     return unit == "s" or unit.startswith("s/")

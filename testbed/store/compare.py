@@ -135,7 +135,7 @@ def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", for
     groups = _grouped(runs)
     if len(groups) < 2:
         raise SpecError(f"there is nothing to compare: {len(runs)} record(s) of one setting; name records of two")
-    objections = [*_objections(runs), *_unlike(groups), *_no_repetitions(groups)]
+    objections = [*_objections(runs), *_unlike(groups), *_changed_between(groups), *_no_repetitions(groups)]
     if objections and not force:
         raise SpecError("\n".join([*objections, "--force compares them all the same"]))
     settings = tuple(_setting(name, group, metric) for name, group in zip(_names(groups), groups.values(), strict=True))
@@ -196,6 +196,21 @@ def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
         if key.partition(".")[0] in _OF_THE_QUESTION and key.rpartition(".")[2] not in _LENGTHS:
             values = ", ".join(dict.fromkeys(_shown(spec, key) for spec in specs))
             yield f"the settings answer different questions: {key} is {values}"
+
+
+def _changed_between(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
+    """What differs beside the settings, which name the same script or image: it was changed from one to the next."""
+    specs = [group[0].spec for group in groups.values()]
+    if all(spec == specs[0] for spec in specs):
+        return  # then it is what is compared
+    for key, made_of in (("workload.argv", "program"), ("runtime.image", "image")):
+        found: dict[str, set[str]] = {}
+        for group in groups.values():
+            named = _shown(flat(group[0].spec), key)
+            found.setdefault(named, set()).update(filter(None, (getattr(run.origin, made_of) for run in group)))
+        number = max(map(len, found.values()))
+        if number > 1:
+            yield f"the settings are of {number} {made_of}s, so a difference may be theirs: what {key} names has changed"
 
 
 def _no_repetitions(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from testbed.claims.judge import Judgement
+from testbed.claims.wording import is_time
 from testbed.experiment.claims import PaperSays
 from testbed.report.figures import BLUE, GREY, PALETTE, RED, Axis, Figure, Line, Marks, Number, Series, rounded
 
@@ -150,6 +151,6 @@ def _scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     """Seconds are drawn in milliseconds where they are short, shares in percent."""
     if unit == "%":
         return 100.0, unit
-    if unit.startswith("s") and max(values, default=0) < 1:
-        return 1e3, "ms"
-    return 1.0, "s" if unit.startswith("s") else unit
+    if not is_time(unit):
+        return 1.0, unit
+    return (1e3, "ms") if max(values, default=0) < 1 else (1.0, "s")

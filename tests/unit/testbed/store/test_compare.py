@@ -141,7 +141,9 @@ def test_runs_of_a_script_that_has_changed_are_no_repetitions(tmp_path: Path) ->
     with pytest.raises(SpecError, match=r"collective=ring, .*: its runs are of 2 programs, no repetitions"):
         compare(records)
     assert len(compare(records, force=True).settings) == 2
-    assert compare(programs(records, *"abab")).notes == (), "each setting has its own"
+    with pytest.raises(SpecError, match=r"the settings are of 2 programs, .*: what workload\.argv names has changed"):
+        compare(programs(records, *"abab"))
+    assert compare(programs(records, *"aaaa")).notes == ()
 
 
 def test_runs_whose_spec_left_something_to_the_machine_that_was_decided_otherwise_are_no_repetitions(

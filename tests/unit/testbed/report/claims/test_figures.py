@@ -113,3 +113,13 @@ def test_points_of_two_curves_are_not_joined_side_by_side() -> None:
     assert (model.shape, len(model.y), type(other)) == ("stroke", 4, Line)
     assert isinstance(emulated, Marks)
     assert emulated.hover[1] == "A, emulated\n1 gbit, 8 workers\n0.8"
+
+
+def test_only_seconds_are_drawn_in_milliseconds() -> None:
+    for unit, scale in (("s", 1e3), ("samples/s", 1.0), ("steps", 1.0)):
+        judgement = compared("any")
+        figure = claim_figure(replace(judgement, claim=judgement.claim.model_copy(update={"unit": unit})))
+        assert figure is not None
+        emulated = figure.series[-1]
+        assert isinstance(emulated, Marks)
+        assert emulated.y == [0.08 * scale, 0.98 * scale]
