@@ -8,6 +8,7 @@ import ctypes
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from socket import gethostbyname
 from typing import Final, Self
 
 import numpy as np
@@ -53,7 +54,8 @@ class Client:
         use_native: bool = True,
         max_segments: int | None = None,
     ) -> None:
-        """Opens the socket; :meth:`join` comes first. Raises OSError, and UnsupportedError where C cannot be built.
+        """Opens the socket; :meth:`join` comes first. Raises OSError, also for an aggregator's name that
+        nobody knows, and UnsupportedError where C cannot be built.
 
         Up to `max_segments` chunks go to the kernel as one message (UDP_SEGMENT), at a fraction of the processor time.
         None: as many as the interface lets pass as one (:mod:`switch_agg.offloads`).
@@ -64,6 +66,7 @@ class Client:
         """Chunks whose sum came with contributions missing, so far."""
         self._native = native.library() if use_native else None
         self._codec: Codec = native.NativeCodec() if use_native else NumpyCodec()
+        aggregator = (gethostbyname(aggregator[0]), aggregator[1])  # as packets from it will say
         self._socket = open_socket(local, remote=aggregator)
         self._core = Worker(
             job,

@@ -210,7 +210,8 @@ def _changed_between(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
             found.setdefault(named, set()).update(filter(None, (getattr(run.origin, made_of) for run in group)))
         number = max(map(len, found.values()))
         if number > 1:
-            yield f"the settings are of {number} {made_of}s, so a difference may be theirs: what {key} names has changed"
+            of = f"the settings are of {number} {made_of}s"
+            yield f"{of}, so a difference may be theirs: what {key} names has changed"
 
 
 def _no_repetitions(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:

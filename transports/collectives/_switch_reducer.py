@@ -10,17 +10,18 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from switch_agg import clock
 from switch_agg.client import SOURCE_PORT, Client
-from switch_agg.errors import AggregationError
+from switch_agg.errors import AggregationError, explained
 from switch_agg.errors import UnsupportedError as NoCompilerError
 from switch_agg.quantize import Floats
 from switch_agg.wire import PORTS
@@ -76,7 +77,14 @@ class SwitchReducer:
                 min_timeout_s=options.min_timeout_s,
                 max_silence_s=clock.protocol_s(group.timeout_s) * SILENT_SHARE,
             )
-            self._client.join(clock.protocol_s(group.timeout_s))
+            with ExitStack() as opened:
+                opened.callback(self._client.close)
+                self._client.join(clock.protocol_s(group.timeout_s))
+                opened.pop_all()
+        except ValidationError as error:
+            raise OptionError(
+                f"in_network: the ranks of this group are no job of a switch: {explained(error)}"
+            ) from error
         except (AggregationError, NoCompilerError, OSError) as error:
             raise TransportError(f"{self._title} cannot be joined: {error}") from error
 

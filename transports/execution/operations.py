@@ -263,7 +263,11 @@ class Transport:
 
     def _summed_by_reducer(self, values: torch.Tensor, op: ReduceOperation) -> bool:
         """Whether the values have become the sum, by the reducer or by a member that still had its last one."""
-        if self.reducer is None or not self.reducer.adds(values.dtype, op):
+        if self.reducer is None:
+            return False
+        if not values.numel():
+            return True  # whoever still has a reducer would not wait for those that have lost theirs
+        if not self.reducer.adds(values.dtype, op):
             return False
         self.has_begun = True
         return self.reducer.all_reduce(values) or self._settle(values)

@@ -20,7 +20,7 @@ from transports.channels.framing import DTYPE_BYTES
 from transports.collectives._switch_reducer import SwitchReducer
 from transports.collectives.base import COLLECTIVES, COUNT_BYTES
 from transports.collectives.in_network import LOST_VARIABLE
-from transports.errors import TransportError
+from transports.errors import OptionError, TransportError
 from transports.execution.communicator import Communicator
 from transports.execution.executor import Program
 from transports.group import Group
@@ -86,6 +86,49 @@ def test_floats_are_summed_by_the_switch_and_all_have_the_same_bits(plane: Refer
     assert counters.violations(plane.in_flight()) == []
     assert counters.done == 4 * 4 + results[0][1]["repeated"]
     assert all(statistics["lost"] is None for _, statistics in results)
+
+
+def test_an_aggregator_is_found_by_its_name() -> None:
+    made = ReferenceDataPlane(("127.0.0.1", PORTS.start), generation=1)
+    made.configure(Job(workers=HOSTS))
+    collective = COLLECTIVES.parse({"kind": "in_network", "dataplane": "reference", "aggregator": "localhost"})
+
+    def life(group: Group) -> torch.Tensor:
+        with closing(Communicator(collective, CHANNELS.parse("memory"), group)) as communicator:
+            values = own(communicator.rank)
+            communicator.all_reduce(values).wait()
+            return values
+
+    with closing(made):
+        members = [replace(group, address=HOSTS[group.rank]) for group in groups(SIZE, timeout_s=TIMEOUT_S)]
+        sums = run_threads(life, members)
+    assert all(torch.allclose(values.double(), exact(), atol=1e-6) for values in sums)
+    assert made.counters().rx > 0
+
+
+def test_members_that_are_no_job_of_a_switch_are_refused_in_words() -> None:
+    collective = COLLECTIVES.parse({"kind": "in_network", "dataplane": "reference", "aggregator": AGGREGATOR})
+
+    def life(group: Group) -> str:
+        with pytest.raises(OptionError) as refused:
+            Communicator(collective, CHANNELS.parse("memory"), group)
+        return str(refused.value)
+
+    members = [replace(group, address=HOSTS[0]) for group in groups(SIZE, timeout_s=TIMEOUT_S)]
+    assert all("the ranks of this group are no job of a switch: workers" in text for text in run_threads(life, members))
+
+
+def test_who_cannot_join_leaves_no_socket_behind() -> None:
+    collective = COLLECTIVES.parse({"kind": "in_network", "dataplane": "reference", "aggregator": AGGREGATOR})
+    for _ in range(2):  # on the same port, which is the first one's own as long as it is open
+
+        def life(group: Group) -> str:
+            with pytest.raises(TransportError) as refused:
+                Communicator(collective, CHANNELS.parse("memory"), group)
+            return str(refused.value)
+
+        members = [replace(group, address=HOSTS[group.rank]) for group in groups(SIZE, timeout_s=1.0)]
+        assert all("cannot be joined" in text and "in use" not in text for text in run_threads(life, members))
 
 
 def test_everything_else_goes_around_the_ring(plane: ReferenceDataPlane) -> None:
@@ -282,6 +325,7 @@ def test_whoever_is_ahead_hands_the_last_sum_on(plane: ReferenceDataPlane, ahead
 
             reducer._client.all_reduce = lose_the_result  # type: ignore[method-assign]
         communicator.all_reduce(tensors[1]).wait()
+        communicator.all_reduce(torch.empty(0)).wait()  # a sum of nothing lets nobody get further ahead
         if communicator.rank in ahead:
             held.wait()
             lose_it_soon(communicator)
