@@ -32,7 +32,7 @@ from switch_agg.namespaces import in_network_of
 from switch_agg.payload import PayloadName
 from switch_agg.status import SWITCHML, Status, status_of
 from switch_agg.view import render
-from switch_agg.wire import PORTS, size_code
+from switch_agg.wire import MAX_JOBS, PORTS, size_code
 
 if TYPE_CHECKING:
     from switch_agg.metrics import Scraped
@@ -47,6 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 Control = Annotated[Path, typer.Option("--control", help="The aggregator's control socket.")]
+JobNumber = Annotated[int, typer.Argument(help="Of the job.", min=0, max=MAX_JOBS - 1)]
 DEFAULT_CONTROL = Path("/run/switch-agg.sock")
 EXIT_INTERRUPTED: Final = 130
 _LOOK_S: Final = 0.2
@@ -179,14 +180,14 @@ def configure(
 
 
 @app.command()
-def remove(number: int, control: Control = DEFAULT_CONTROL) -> None:
+def remove(number: JobNumber, control: Control = DEFAULT_CONTROL) -> None:
     """Serve a job no longer."""
     with ControlClient(control) as client:
         client.remove(number)
 
 
 @app.command()
-def reset(number: int, control: Control = DEFAULT_CONTROL) -> None:
+def reset(number: JobNumber, control: Control = DEFAULT_CONTROL) -> None:
     """Begin another epoch of a job: what is under way is done again."""
     with ControlClient(control) as client:
         sys.stdout.write(f"epoch {client.reset(number)}\n")
@@ -264,8 +265,8 @@ def _address(text: str) -> Address:
         IPv4Address(host)
     except ValueError:
         raise JobError(f"--listen {text}: {host!r} is no IPv4 address, such as 10.0.0.9") from None
-    number = int(port) if port.isdigit() else PORTS[0]
-    if (port and not port.isdigit()) or number not in PORTS:
+    number = int(port) if port.isdecimal() else PORTS[0]
+    if (port and not port.isdecimal()) or number not in PORTS:
         raise JobError(f"--listen {text}: the port is one of {PORTS[0]} to {PORTS[-1]}")
     return host, number
 

@@ -200,6 +200,7 @@ def test_another_aggregator_s_port_is_named(tmp_path: Path) -> None:
         (("serve", "--listen", "127.0.66.9", "--compatible", "--sessions", "203.0.113.7:5"), 3, "Cannot assign"),
         (("serve", "--listen", "203.0.113.7", "--compatible"), 3, "Cannot assign"),
         (("serve", "--listen", "127.0.0.1:80"), 2, "48864 to 48879"),
+        (("serve", "--listen", "127.0.0.1:\N{SUPERSCRIPT TWO}"), 2, "48864 to 48879"),
         (("serve", "--listen", "127.0.0.1", "--dataplane", "ebpf"), 2, "--switch-pid"),
         (("serve", "--listen", "203.0.113.7"), 3, "Cannot assign"),
         (("serve", "--listen", "nowhere"), 2, "--listen nowhere: 'nowhere' is no IPv4 address"),
@@ -224,6 +225,14 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], status: int, says: s
     assert (done.returncode, says in done.stderr) == (status, True), done.stderr
     assert done.stderr.startswith("switch-agg: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [16, 99999999999])
+@pytest.mark.parametrize("name", ["remove", "reset"])
+def test_only_numbers_that_jobs_have_are_taken(name: str, number: int, tmp_path: Path) -> None:
+    done = command(name, "--control", tmp_path / "agg.sock", number)
+    assert done.returncode == 2
+    assert "Invalid value for 'number': Input should be less than or equal to 15" in done.stderr
 
 
 def test_nobody_takes_a_socket_over_or_a_file_away(tmp_path: Path) -> None:
