@@ -78,7 +78,9 @@ def serve(
     link_mbps: Annotated[
         float | None,
         typer.Option(
-            help="What each worker's link carries, in Mbit/s: `top` and metrics then know the bound.", min=0.001
+            help="What each worker's link carries, in Mbit/s: `top` and metrics then know the bound.",
+            min=0.001,
+            max=1e9,
         ),
     ] = None,
     compatible: Annotated[
@@ -222,7 +224,7 @@ def status(
 @app.command()
 def top(
     control: Control = DEFAULT_CONTROL,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=3600)] = 1.0,
     count: Annotated[int | None, typer.Option(help="End after so many.")] = None,
 ) -> None:
     """The same again and again, with rates, until Ctrl-C."""

@@ -32,7 +32,7 @@ class Job(BaseModel):
     parent_port: int = 0xBEE0
     parent_index: int = Field(0, ge=0, lt=MAX_WORKERS)
     """This aggregator's own index among those of `parent`'s job."""
-    straggler_timeout_s: float | None = Field(None, gt=0)
+    straggler_timeout_s: float | None = Field(None, gt=0, le=100)
     """Give out a partial sum so long after the first contribution; None: wait for everybody."""
 
     @model_validator(mode="after")

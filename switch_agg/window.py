@@ -117,7 +117,7 @@ class WindowPolicy(BaseModel):
     kind: Literal["fixed", "aimd", "delay"] = "fixed"
     initial: int = Field(16, ge=1)
     """Of the adaptive ones; `fixed` has always the maximum."""
-    target_s: Annotated[float, Field(gt=0)] = 1e-3
+    target_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     """Of `delay`: queueing delay to aim for."""
 
     def window(self, maximum: int) -> Window:

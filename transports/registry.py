@@ -17,9 +17,10 @@ from transports.errors import OptionError
 
 
 class Options(BaseModel):
-    """A value on an axis: frozen, its fields are its options, unknown options are errors."""
+    """A value on an axis: frozen, its fields are its options, unknown options are errors, and so are `.inf` and `.nan`,
+    which bounds from below let pass and JSON cannot say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     """Further words that a spec may say for this value, each with the options that it stands for."""

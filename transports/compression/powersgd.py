@@ -47,7 +47,7 @@ class PowerSgd(Summed):
     start: int = Field(0, ge=0, le=10_000_000)
     """Iterations that go uncompressed first: gradients change direction fast at the beginning of training. At most as
     many as the workload warms up for, so that all measured iterations send the same."""
-    min_compression_rate: float = Field(1.0, ge=1, le=1e6, allow_inf_nan=False)
+    min_compression_rate: float = Field(1.0, ge=1, le=1e6)
     """A gradient is factored where that saves more than this many times the elements."""
     batch_same_shapes: bool = False
     """Factor gradients of one shape together: less of the processor's time for many small ones, and memory for a copy

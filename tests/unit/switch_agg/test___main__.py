@@ -216,6 +216,11 @@ def test_another_aggregator_s_port_is_named(tmp_path: Path) -> None:
             2,
             "--number: input should be less than 16 (got 16)",
         ),
+        (
+            ("configure", "--workers", "10.0.0.1", "--straggler-timeout", "inf"),
+            2,
+            "--straggler-timeout: input should be less than or equal to 100 (got inf)",
+        ),
         (("inject", '{"upp": {}}'), 2, "upp: there is no such key"),
         (("inject", '{"up": {"loss": 0.7, "duplicate": 0.7}}'), 2, "up: loss, duplicate, reorder and corrupt"),
     ],
@@ -233,6 +238,14 @@ def test_only_numbers_that_jobs_have_are_taken(name: str, number: int, tmp_path:
     done = command(name, "--control", tmp_path / "agg.sock", number)
     assert done.returncode == 2
     assert "Invalid value for 'number': Input should be less than or equal to 15" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("top", "--interval"), ("serve", "--listen", "127.0.66.9", "--link-mbps")])
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_numbers_are_finite(words: tuple[str, ...], value: str, tmp_path: Path) -> None:
+    done = command(*words, value, "--control", tmp_path / "agg.sock")
+    assert done.returncode == 2
+    assert f"Invalid value for '{words[-1]}': Input should be less than or equal to" in done.stderr
 
 
 def test_nobody_takes_a_socket_over_or_a_file_away(tmp_path: Path) -> None:

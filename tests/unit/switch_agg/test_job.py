@@ -13,6 +13,7 @@ from switch_agg.job import Job
         ({"num_elements": 100}, "32, 64, 128, 256, 512, 1024, 2048"),
         ({"num_slots": 3}, "power of two"),
         ({"first_slot": 16383, "num_slots": 2}, "16384 slots"),
+        *(({"straggler_timeout_s": value}, "straggler_timeout_s") for value in (0, 101, float("inf"), float("nan"))),
         ({"parent": "root", "straggler_timeout_s": 1.0}, "in a tree"),
     ],
 )

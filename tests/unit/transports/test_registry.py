@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from testbed.experiment.fusion.base import FUSIONS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES, Collective
+from transports.compression.base import COMPRESSORS
 from transports.errors import OptionError
 from transports.registry import Options, Registry
 
@@ -47,6 +48,13 @@ def test_an_unknown_kind_is_refused_with_what_is_allowed() -> None:
 def test_what_is_neither_name_nor_mapping_is_refused(value: object) -> None:
     with pytest.raises(OptionError, match="a name or a mapping with a `kind`"):
         COLLECTIVES.parse(value)
+
+
+@pytest.mark.parametrize(("kind", "option"), [("dgc", "clip_norm"), ("threshold", "threshold"), ("terngrad", "clip")])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_without_an_upper_bound_is_finite(kind: str, option: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=f"{option}\n  Input should be a finite number"):
+        COMPRESSORS.parse({"kind": kind, option: value})
 
 
 def test_an_unknown_option_is_refused() -> None:
