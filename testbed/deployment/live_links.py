@@ -7,6 +7,7 @@ describe links that nobody knows.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -79,11 +80,12 @@ class LiveLinks:
         self._thread: threading.Thread | None = None
         self._error: TestbedError | None = None
         self._requested = list(plan.requested.values())
-        self.num_scheduled_done = 0
-        """Changes of the spec's schedule that have been made; steps of traces not counted."""
-        self.late_s = 0.0
-        """How long after its time a change of the schedule or of a trace had been made, at most; virtual. Whoever asks
-        for a part of the run sets it to 0 where that begins."""
+        self._origin_s: float | None = None
+        """From here on the schedule's times count."""
+        self._closed_s: float | None = None
+        self._next_due_s = math.inf
+        """When the change that is to come, or is being made, is or was due."""
+        self._made_late_s = 0.0
 
     def accept(self, on_link_changes: Callable[[Sequence[LinkChangeEvent]], None]) -> None:
         """From now on links may be changed; `on_link_changes` hears of every change, on the thread that made it."""
@@ -99,13 +101,32 @@ class LiveLinks:
         with self._lock, self.own_changes():
             self._deployment.restart_draws()
         self._timeline = timeline
-        self._thread = threading.Thread(target=self._follow, args=(time.monotonic(),), name="link-changes", daemon=True)
+        self._origin_s = time.monotonic()
+        self._thread = threading.Thread(target=self._follow, args=(self._origin_s,), name="link-changes", daemon=True)
         self._thread.start()
 
     @property
     def begun(self) -> bool:
         """Whether the schedule's time runs."""
         return self._thread is not None
+
+    @property
+    def late_s(self) -> float:
+        """How long after its time a change of the schedule or of a trace was made, at most, in virtual seconds since
+        the beginning or :meth:`forget_late`. One that is due and not made yet is as late as it is now."""
+        return max(self._made_late_s, self._clock.virtual_s(self._now_s() - self._next_due_s))
+
+    def forget_late(self) -> None:
+        """A part of the run begins: what has been caught up with is not late for it."""
+        self._made_late_s = 0.0
+
+    def is_reached(self, at_s: float) -> bool:
+        """Whether a change at this time of the schedule has been due: by now, or before the links were closed."""
+        return self._origin_s is not None and self._origin_s + self._clock.real_s(at_s) <= self._now_s()
+
+    def _now_s(self) -> float:
+        """For the schedule time ends when the links are closed."""
+        return time.monotonic() if self._closed_s is None else self._closed_s
 
     def check(self) -> None:
         """Raise what kept a scheduled change from being made."""
@@ -114,9 +135,11 @@ class LiveLinks:
 
     def close(self) -> None:
         """Stop: no link changes any more. Idempotent."""
+        if self._closed_s is None:
+            self._closed_s = time.monotonic()
+        self._stop.set()  # before the lock: a change that is being made has it, and none shall be begun after it
         with self._lock:
             self._on_link_changes = None
-        self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -207,7 +230,7 @@ class LiveLinks:
 
     def _follow(self, origin_s: float) -> None:
         for change in self._timeline:
-            due_s = origin_s + self._clock.real_s(change.at_s)
+            self._next_due_s = due_s = origin_s + self._clock.real_s(change.at_s)
             if self._stop.wait(max(0.0, due_s - time.monotonic())):
                 return
             try:
@@ -219,8 +242,8 @@ class LiveLinks:
                 self._error = RunFailedError(f"{change.key}: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
                 return
-            self.late_s = max(self.late_s, self._clock.virtual_s(time.monotonic() - due_s))
-            self.num_scheduled_done += change.source == "schedule"
+            self._made_late_s = max(self._made_late_s, self._clock.virtual_s(time.monotonic() - due_s))
+            self._next_due_s = math.inf
 
 
 def differing_settings(before: Direction, after: Direction) -> dict[str, tuple[str, str]]:

@@ -143,7 +143,7 @@ class Recorder(Listener):
 
     def _on_barrier(self, name: str) -> None:
         if name == "measure":
-            self._links.late_s = 0.0  # what has been caught up with by now concerns no iteration
+            self._links.forget_late()
         if name == "done":
             self._observations.changes_late_s = self._links.late_s
         if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:

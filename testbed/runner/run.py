@@ -337,7 +337,7 @@ class _Run:
             found.overhead_s["prometheus"] += time.monotonic() - ended_s
         found.captures = captures.results
         scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
-        found.num_changes_not_reached = len(scheduled) - bench.links.num_scheduled_done
+        found.num_changes_not_reached = sum(not bench.links.is_reached(change.at_s) for change in scheduled)
         if found.observations.first_iteration_s is not None:
             start_s = found.observations.first_iteration_s - begun_s
             found.overhead_s["start"] = start_s - found.observations.reading_s

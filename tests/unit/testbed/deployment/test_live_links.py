@@ -200,7 +200,7 @@ def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation(
     assert events[0].at_s - begun_s >= 0.04
     assert events[2].at_s - begun_s >= 0.08
     assert {event.source for event in events} == {"schedule"}
-    assert links.num_scheduled_done == 2
+    assert [links.is_reached(at_s) for at_s in (0.0, 0.04, 10.0)] == [True, True, False]
     assert deployment.num_restarts == 1
     assert deployment.directions["w1", "s0"].rate_bps == 10e6, "what the kernel is given is real"
     assert events[-1].rate_bps == 20e6, "what people are shown is virtual"
@@ -229,6 +229,34 @@ def test_how_far_the_links_fall_behind_a_trace_is_known() -> None:
     virtual_s = (time.monotonic() - begun_s) / 2
     assert len(events) == len(steps)
     assert len(steps) * 0.03 / 2 - 0.09 <= links.late_s <= virtual_s - 0.09
+
+
+def test_changes_that_are_due_and_not_made_are_late_and_reached() -> None:
+    """The first takes longer than what is left of the run, so that the second is not even begun."""
+    changes = [{"at": f"{at_s}s", "link": "w0->s0", "rate": f"{10 + at_s:g}mbit"} for at_s in (0, 0.1, 100)]
+    deployment = network(changes=changes)
+    deployment.change_s = 0.5
+    links, events = accepted(deployment)
+    assert not links.is_reached(0.0), "nothing has begun"
+    links.begin(timeline(deployment.planned.experiment.changes))
+    threading.Event().wait(0.3)
+    assert events == []
+    assert 0.25 < links.late_s < 10
+    links.forget_late()
+    assert links.late_s > 0.25, "it still is not made"
+    links.close()
+    links.check()
+    assert [links.is_reached(at_s) for at_s in (0.0, 0.1, 100.0)] == [True, True, False]
+    assert len({event.at_s for event in events}) == 1
+
+
+def test_a_change_to_come_is_not_late() -> None:
+    deployment = network(changes=[{"at": "100s", "link": "w1-s0", "rate": "20mbit"}])
+    links, _ = accepted(deployment)
+    links.begin(timeline(deployment.planned.experiment.changes))
+    threading.Event().wait(0.05)
+    assert links.late_s == 0.0
+    links.close()
 
 
 def test_a_change_that_does_not_take_ends_the_run_whoever_made_it() -> None:

@@ -14,6 +14,9 @@ class FollowedLinks:
     begun = True
     late_s = 0.0
 
+    def forget_late(self) -> None:
+        self.late_s = 0.0
+
     def check(self) -> None:
         """Nothing has failed."""
 
