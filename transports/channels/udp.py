@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from switch_agg import clock
 from switch_agg.driver import open_socket
@@ -64,6 +64,13 @@ class Udp(Channel):
     payload: int = Field(
         default=1448, ge=64, le=MAX_LENGTH, description="bytes a full packet carries; headers of 52 B come before them"
     )
+
+    @model_validator(mode="after")
+    def _target_is_read(self) -> Self:
+        """By value: plain data that a spec comes back from names every option."""
+        if self.window != "delay" and self.target != type(self).model_fields["target"].default:
+            raise ValueError("target: only `delay` aims for one; say window: delay")
+        return self
 
     def open(self, group: Group) -> UdpEndpoint:
         """See :class:`Channel`. Raises UnsupportedError without a C compiler."""

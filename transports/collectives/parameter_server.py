@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
 from transports.collectives.network_info import NetworkInfo
@@ -39,8 +39,20 @@ class ParameterServer(Segmented):
     pipelined: bool = False
     """Whether a server answers message by message, or when all of its shard has come from everybody."""
     credit_bytes: Size = Field(512 * 1024, alias="credit", gt=0)
-    """Pipelined: what all workers together may have under way to one server before its answer; two round trips of the
-    links where that is more and is known."""
+    """Pipelined, of dedicated servers: what all workers together may have under way to one server before its answer;
+    two round trips of the links where that is more and is known."""
+
+    @model_validator(mode="after")
+    def _credit_is_read(self) -> Self:
+        """By value: plain data that a spec comes back from names every option."""
+        if not self._is_paced and self.credit_bytes != type(self).model_fields["credit_bytes"].default:
+            raise ValueError("credit: only pipelined, dedicated servers have one; say pipelined: true")
+        return self
+
+    @property
+    def _is_paced(self) -> bool:
+        """Whether workers wait for answers to what they have pushed."""
+        return self.pipelined and self.placement == "dedicated"
 
     @property
     def num_servers(self) -> int:
@@ -55,7 +67,7 @@ class ParameterServer(Segmented):
 
     def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
         """See :class:`Collective`."""
-        if not self.pipelined:  # the credit decides nothing
+        if not self._is_paced:
             return self
         two_round_trips_bytes = round(2 * 2 * info.latency_s * info.rate_bps / 8)
         return self.model_copy(update={"credit_bytes": max(self.credit_bytes, two_round_trips_bytes)})
@@ -63,7 +75,7 @@ class ParameterServer(Segmented):
     @property
     def goes_by_hosts(self) -> bool:
         """See :class:`Collective`."""
-        return self.pipelined
+        return self._is_paced
 
     def schedule(
         self,

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, chain, islice, pairwise, zip_longest
 from math import prod, sqrt
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from transports.collectives.base import Operation
 from transports.compression.base import (
@@ -57,6 +57,13 @@ ExchangeOption = Literal["auto", "gather", "two_phase"]
 Slices = Annotated[int, Field(ge=1, le=64)]
 
 
+def require_slices_read(exchange: ExchangeOption, slices: int) -> None:
+    """Raises ValueError for slices of an exchange that has none. By value: plain data that a spec comes back from names
+    every option."""
+    if exchange == "gather" and slices != 1:
+        raise ValueError("slices: `gather` sends whole payloads; say exchange: two_phase or auto")
+
+
 class Shard(NamedTuple):
     """What one worker owns of a slice of a bucket."""
 
@@ -91,6 +98,11 @@ class Sharded(Gathered):
     slices: Slices = 1
     """Of two phases: a bucket goes in so many slices, one of which is coded while another one is on the links. Each is
     two more operations: it pays where coding takes longer than their messages' latency, and not on far links."""
+
+    @model_validator(mode="after")
+    def _slices_are_read(self) -> Self:
+        require_slices_read(self.exchange, self.slices)
+        return self
 
     def mean_bytes(self, shapes: Sequence[Shape]) -> int:
         """The length of a shard's mean, of parts of gradients of these shapes."""

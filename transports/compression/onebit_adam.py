@@ -18,12 +18,12 @@ and a bit per element.
 from collections.abc import Iterator, Sequence
 from functools import cache
 from math import prod, sqrt
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from transports.compression._sharded import ExchangeOption, Sharded, ShardedCodec, Slices
+from transports.compression._sharded import ExchangeOption, Sharded, ShardedCodec, Slices, require_slices_read
 from transports.compression._start import Exchanges, uncompressed
 from transports.compression.base import (
     CHUNK,
@@ -69,6 +69,11 @@ class OneBitAdam(Compressor):
     """Adam's, for moments that began at zero; DeepSpeed has none, for where `start` is long it makes no difference."""
     exchange: ExchangeOption = "auto"
     slices: Slices = 1
+
+    @model_validator(mode="after")
+    def _slices_are_read(self) -> Self:
+        require_slices_read(self.exchange, self.slices)
+        return self
 
     @property
     def unbiased(self) -> bool:

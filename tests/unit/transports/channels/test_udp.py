@@ -42,6 +42,13 @@ def exchange(endpoint: Endpoint, group: Group, num_bytes: int) -> None:
     assert received == bytes([peer + 1]) * num_bytes
 
 
+@pytest.mark.parametrize("window", ["fixed", "aimd"])
+def test_a_target_that_the_window_does_not_aim_for_is_refused(window: str) -> None:
+    with pytest.raises(ValidationError, match="target: only `delay` aims for one; say window: delay"):
+        CHANNELS.parse({"kind": "udp", "window": window, "target": "2ms"})
+    assert CHANNELS.parse(CHANNELS.dump(CHANNELS.parse({"kind": "udp", "window": window}))).kind == "udp"
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -1,7 +1,11 @@
 """The parameter server's own promises; what every collective promises is in `tests/contract/test_collectives.py`."""
 
-import pytest
+from typing import Any
 
+import pytest
+from pydantic import ValidationError
+
+from transports.collectives.base import COLLECTIVES
 from transports.collectives.cost import sent_bytes
 from transports.collectives.network_info import NetworkInfo
 from transports.collectives.parameter_server import ParameterServer
@@ -55,6 +59,16 @@ def test_on_long_links_more_is_under_way() -> None:
         ParameterServer(pipelined=True).with_network_info(NetworkInfo(latency_s=10e-3, rate_bps=1e9)).credit_bytes
         == 5_000_000
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"pipelined": True, "placement": "co_located"}])
+def test_a_credit_that_nothing_reads_is_refused_and_none_is_said(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="credit: only pipelined, dedicated servers have one"):
+        COLLECTIVES.parse({"kind": "parameter_server", "credit": "1MiB", **options})
+    server = COLLECTIVES.parse({"kind": "parameter_server", **options})
+    far = server.with_network_info(NetworkInfo(latency_s=10e-3, rate_bps=1e9))
+    assert COLLECTIVES.parse(COLLECTIVES.dump(far)) == server
+    assert not server.goes_by_hosts
 
 
 def test_co_located_servers_send_as_little_as_a_ring() -> None:

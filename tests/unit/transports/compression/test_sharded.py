@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.lockstep import Workers
 from tests.threads import run_communicators
@@ -29,6 +30,14 @@ def sharded(kind: str, **options: object) -> Sharded:
     compressor = COMPRESSORS.parse({"kind": kind, **options})
     assert isinstance(compressor, Sharded)
     return compressor
+
+
+@pytest.mark.parametrize("kind", ["int8", "onebit_adam"])
+def test_slices_of_an_exchange_that_has_none_are_refused(kind: str) -> None:
+    with pytest.raises(ValidationError, match="slices: `gather` sends whole payloads"):
+        COMPRESSORS.parse({"kind": kind, "exchange": "gather", "slices": 2})
+    whole = COMPRESSORS.parse({"kind": kind, "exchange": "gather"})
+    assert COMPRESSORS.parse(COMPRESSORS.dump(whole)) == whole
 
 
 def gradients(num_workers: int, num_elements: int, seed: int = 0) -> list[torch.Tensor]:
