@@ -98,7 +98,7 @@ class Iteration:
     number: int
     """Of the phase, from 1."""
     time_s: float
-    """From its start to its end, mean over workers."""
+    """From the end of the one before to its own, the first of a phase from its start; mean over workers."""
     parts_s: dict[str, float]
     """What of it went where, mean over workers, by the names of testbed.metrics.families.ITERATION_PART_NAMES."""
     loss: float | None

@@ -31,8 +31,9 @@ from testbed.live.messages import (
     Shaping,
 )
 from testbed.metrics.families import ITERATION_PART_NAMES
-from testbed.record.frames import iteration_parts
+from testbed.record.frames import EXCHANGING
 from testbed.verdict.machine import beyond_chance, probing_chance
+from testbed.verdict.parts import PartsMeanwhile
 from testbed.verdict.thresholds import BACKLOG_SHORT_DEGRADED, RATE_TOLERANCE, STEAL_DEGRADED
 
 Row = Mapping[str, Any]
@@ -42,18 +43,6 @@ SLOW_INTERVAL_S: Final = 0.5
 """The same for what people read as numbers."""
 TRACE_INTERVAL_S: Final = 1.0
 """The same for steps of a trace on one direction."""
-_PARTS: Final[Mapping[str, str]] = {
-    "data": "data",
-    "host to device": "data",
-    "forward": "compute",
-    "backward": "compute",
-    "waiting for slower workers": "waiting",
-    "exposed communication": "exposed_communication",
-    "optimizer": "optimizer",
-    "other": "other",
-}
-"""By the names of testbed.record.frames.iteration_parts."""
-_IN_STEP: Final = ("warmup", "measured")
 
 
 def opening(
@@ -118,6 +107,8 @@ class Translator:
         self._waiting: dict[int, dict[int, Row]] = {}
         """Iterations that some worker is not through, by index and rank."""
         self._iterating = ""
+        self._parts = PartsMeanwhile(ends_together=ends_together)
+        """Of that phase."""
         self._stepped_s: dict[tuple[str, str, str], float] = {}
         self._probed: dict[tuple[str, str], _Probed] = {}
         self._probes_said_s = -math.inf
@@ -194,6 +185,7 @@ class Translator:
             if row["phase"] != self._iterating:
                 self._iterating = row["phase"]
                 self._waiting.clear()
+                self._parts = PartsMeanwhile(ends_together=self._ends_together and row["phase"] in EXCHANGING)
                 messages += self.phase(row["phase"].replace("_", "-"), row["start_s"])
             workers = self._waiting.setdefault(row["index"], {})
             workers[row["rank"]] = row
@@ -202,18 +194,14 @@ class Translator:
         return messages
 
     def _iteration(self, workers: Sequence[Row]) -> Iteration:
-        together = self._ends_together and workers[0]["phase"] in _IN_STEP
-        last_s = max(row["backward_compute_end_s"] for row in workers)
-        parts_s = dict.fromkeys(ITERATION_PART_NAMES, 0.0)
-        for row in workers:
-            for name, begin_s, end_s in iteration_parts(row, last_s if together else row["backward_compute_end_s"]):
-                parts_s[_PARTS[name]] += (end_s - begin_s) / len(workers) / self._dilation
+        of_workers = self._parts.of(workers).values()
+        parts_s = {name: fmean(each[name] for each in of_workers) / self._dilation for name in ITERATION_PART_NAMES}
         loss = fmean(row["loss"] for row in workers)
         return Iteration(
             at_s=self._virtual_s(max(row["end_s"] for row in workers)),
             phase=workers[0]["phase"],
             number=workers[0]["index"] + 1,
-            time_s=fmean(row["end_s"] - row["start_s"] for row in workers) / self._dilation,
+            time_s=sum(parts_s.values()),
             parts_s=parts_s,
             loss=loss if math.isfinite(loss) else None,
         )

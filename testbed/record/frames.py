@@ -30,21 +30,28 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def iteration_parts(row: Mapping[str, Any], last_s: float) -> list[tuple[str, float, float]]:
+EXCHANGING: Final = ("warmup", "measured")
+"""Phases in whose iterations workers exchange something."""
+
+
+def iteration_parts(row: Mapping[str, Any], *, last_s: float, before_s: float) -> list[tuple[str, float, float]]:
     """What an iteration of one worker, a row of ITERATION_SCHEMA, consists of, without gaps: name, begin and end.
 
     `last_s`: when the last worker's last gradient was ready, until when this one waits for it; of workers of which
-    each ends an iteration by itself the row's own. What the forward pass waits for gradients is exposed communication;
-    at its layers, but only the sum is known, which comes before the rest of the pass here.
+    each ends an iteration by itself the row's own. `before_s`: the same of the iteration before, or whatever is not
+    later than the batch was there. What the forward pass waits for gradients is exposed communication, but for what
+    lies before `before_s`; at its layers, but only the sum is known, which comes before the rest of the pass here.
     """
     copied_s = row["host_to_device_end_s"]
     begun_s = copied_s + row["forward_stall_s"]
+    caught_up_s = max(copied_s, min(before_s, begun_s))
     ready_s, reduced_s = row["backward_compute_end_s"], row["backward_end_s"]
     waited_s = max(ready_s, min(last_s, reduced_s))
     parts = [
         ("data", row["start_s"], row["data_end_s"]),
         ("host to device", row["data_end_s"], copied_s),
-        ("exposed communication", copied_s, begun_s),
+        ("waiting for slower workers", copied_s, caught_up_s),
+        ("exposed communication", caught_up_s, begun_s),
         ("forward", begun_s, row["forward_end_s"]),
         ("backward", row["forward_end_s"], ready_s),
         ("waiting for slower workers", ready_s, waited_s),
@@ -57,12 +64,13 @@ def iteration_parts(row: Mapping[str, Any], last_s: float) -> list[tuple[str, fl
 
 
 def last_ready_s(iterations: pl.DataFrame, *, ends_together: bool) -> pl.DataFrame:
-    """ITERATION_SCHEMA with `last_s` for :func:`iteration_parts`."""
-    ready_s = pl.col("backward_compute_end_s")
-    together = pl.col("phase").is_in(["warmup", "measured"]) & ends_together
+    """ITERATION_SCHEMA with `last_s` and `before_s` for :func:`iteration_parts`."""
+    ready_s, copied_s = pl.col("backward_compute_end_s"), pl.col("host_to_device_end_s")
+    together = pl.col("phase").is_in(EXCHANGING) & ends_together
+    before_s = pl.col("last_s").shift(1).over("rank", "phase", order_by="index").fill_null(copied_s)
     return iterations.with_columns(
         last_s=pl.when(together).then(ready_s.max().over("phase", "index")).otherwise(ready_s)
-    )
+    ).with_columns(before_s=pl.when(together).then(before_s).otherwise(copied_s))
 
 
 BUCKET_SCHEMA: Final[dict[str, Any]] = {

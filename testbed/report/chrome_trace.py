@@ -130,7 +130,7 @@ def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
         name = f"{_PHASES.get(row['phase'], row['phase'])} {row['index']}"
         whole = {"phase": row["phase"], "index": row["index"], "slowdown": row["slowdown"], **known}
         yield clock.span(name, *place, row["start_s"], row["end_s"], **whole)
-        for part, begin_s, end_s in iteration_parts(row, row["last_s"]):
+        for part, begin_s, end_s in iteration_parts(row, last_s=row["last_s"], before_s=row["before_s"]):
             if end_s > begin_s:
                 yield clock.span(part, *place, begin_s, end_s)
 

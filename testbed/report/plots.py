@@ -304,14 +304,14 @@ def timeline(record: Record) -> Figure | None:
     origin_s = float(iterations.filter(pl.col("index") == index)["start_s"][0])
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     bars = _Bars(origin_s, record.summary.dilation)
-    rows = last_ready_s(record.iterations.filter(this), ends_together=record.summary.ends_together).sort("rank")
+    rows = last_ready_s(record.iterations, ends_together=record.summary.ends_together).filter(this).sort("rank")
     # A bucket waits and is in service; computing has some parts.
     num_spans = 2 * record.buckets.filter(this).height / rows.height + 6
     num_drawn = min(rows.height, max(1, math.floor(_NUM_SPANS / num_spans)))
     this, rows = this & (pl.col("rank") < num_drawn), rows.filter(pl.col("rank") < num_drawn)
     for row in rows.iter_rows(named=True):
         worker = f"w{row['rank']}"
-        for name, begin_s, end_s in iteration_parts(row, row["last_s"]):
+        for name, begin_s, end_s in iteration_parts(row, last_s=row["last_s"], before_s=row["before_s"]):
             bars.add(name, _PART_COLORS[name], row["rank"] - 0.21, 0.36, begin_s, end_s, f"{worker} {name}")
     for (rank,), buckets in (
         record.buckets.filter(this).sort("rank", "enqueued_s").group_by("rank", maintain_order=True)

@@ -25,6 +25,7 @@ from testbed.record.status import Progress
 from testbed.record.writer import RecordWriter
 from testbed.runner.coordinator import Listener
 from testbed.runner.gradient_threads import GradientThreads
+from testbed.verdict.parts import PartsMeanwhile
 
 MEASURED: Final = "measured"
 OnLine = Callable[[int, str, bool], None]
@@ -83,6 +84,7 @@ class Recorder(Listener):
         self._links = links
         self._previous: dict[tuple[str, str], LinkSample] = {}
         self._waiting: dict[int, dict[int, messages.Iteration]] = {}
+        self._parts = PartsMeanwhile(ends_together=plan.experiment.ends_together)
         self._phase = ""
         self._measuring = False
         self._waits_lock = threading.Lock()
@@ -204,15 +206,15 @@ class Recorder(Listener):
 
     def _observe(self, workers: dict[int, messages.Iteration]) -> None:
         """How long each waited for the slowest is known when all of them are through it."""
-        last_s = max(each.backward_compute_end_s for each in workers.values())
-        experiment = self._plan.experiment
+        clock, experiment = self._plan.clock, self._plan.experiment
+        # Workers that do not wait for each other have no least in common, as the verdict says.
         in_step = experiment.synchronisation.in_step
-        for rank, iteration in workers.items():
-            ready_s = last_s if experiment.ends_together else iteration.backward_compute_end_s
-            # Workers that do not wait for each other have no least in common, as the verdict says.
-            bound_s = self._plan.clock.real_s(self._plan.prediction.schedule_bound_s) if in_step else 0.0
-            times = _times(iteration, ready_s, bound_s=bound_s, dilation=self._plan.clock.dilation)
-            self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
+        bound_s = clock.real_s(self._plan.prediction.schedule_bound_s) if in_step else 0.0
+        rows = [{"rank": rank, **self._scalars(iteration)} for rank, iteration in workers.items()]
+        for rank, wall_s in self._parts.of(rows).items():
+            parts_s = {name: clock.virtual_s(part_s) for name, part_s in wall_s.items()}
+            times = _times(workers[rank], parts_s, bound_s=bound_s)
+            self._exporter.observe_iteration(f"w{rank}", times, loss=workers[rank].loss)
 
     def on_stage(self, rank: int, stage: messages.Stage) -> None:
         """One row."""
@@ -277,26 +279,15 @@ class Recorder(Listener):
         return row
 
 
-def _times(iteration: messages.Iteration, last_s: float, *, bound_s: float, dilation: float) -> IterationTimes:
-    """Where an iteration went, given when the last worker's last gradient was ready (testbed.verdict.parts) and what
-    links need for its buckets, in wall seconds."""
+def _times(iteration: messages.Iteration, parts_s: Mapping[str, float], *, bound_s: float) -> IterationTimes:
+    """Where an iteration went, given its parts and what links need for its buckets, in wall seconds."""
     service_s, reach_s = 0.0, 0.0
     for bucket in sorted(iteration.buckets, key=lambda bucket: bucket.started_s):
         service_s += max(0.0, bucket.done_s - max(bucket.started_s, reach_s))
         reach_s = max(reach_s, bucket.done_s)
-    ready_s, reduced_s = iteration.backward_compute_end_s, iteration.backward_end_s
     waited_for_core_s = iteration.communication_run_queue_delay_s
-    waited_s = max(0.0, min(last_s, reduced_s) - ready_s)
-    parts_s = {
-        "compute": ready_s - iteration.host_to_device_end_s - iteration.forward_stall_s,
-        "data": iteration.host_to_device_end_s - iteration.start_s,
-        "waiting": waited_s,
-        "exposed_communication": reduced_s - ready_s - waited_s + iteration.forward_stall_s,
-        "optimizer": iteration.optimizer_end_s - reduced_s,
-        "other": iteration.end_s - iteration.optimizer_end_s,
-    }
     return IterationTimes(
-        parts_s={name: part_s / dilation for name, part_s in parts_s.items()},
+        parts_s=parts_s,
         service_s=service_s,
         run_queue_s=waited_for_core_s,
         run_queue_beyond_bound_s=min(waited_for_core_s, max(0.0, service_s - bound_s)),

@@ -14,15 +14,31 @@ which they come:
 docs/definitions.md says them with their reasons.
 """
 
-from typing import Final
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
+from testbed.metrics.families import ITERATION_PART_NAMES
+from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.summary import Summary
 
 PARTS: Final = ("compute_s", "data_s", "waiting_s", "exposed_s", "optimizer_s", "other_s")
 DETAILS: Final = ("host_to_device_s", "forward_s", "backward_s")
 """The part of `data_s` in which it is copied, and what `compute_s` consists of."""
+
+_NAMES: Final[Mapping[str, str]] = {
+    "data": "data",
+    "host to device": "data",
+    "forward": "compute",
+    "backward": "compute",
+    "waiting for slower workers": "waiting",
+    "exposed communication": "exposed_communication",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+"""ITERATION_PART_NAMES by those of testbed.record.frames.iteration_parts."""
 
 
 def worker_parts(
@@ -35,24 +51,19 @@ def worker_parts(
     waits for gradients (forward_stall_s), what of it lies before the last worker's last gradient of the iteration
     before counts as waiting.
     """
-    ready_s, reduced_s, next_s = pl.col("ready_s"), pl.col("backward_end_s"), pl.col("next_s")
-    last_s = ready_s.max().over("index") if ends_together else ready_s
+    ready_s, reduced_s, next_s = pl.col("backward_compute_end_s"), pl.col("backward_end_s"), pl.col("next_s")
     rows = (
         iterations.filter(pl.col("phase") == phase)
-        .rename({"backward_compute_end_s": "ready_s"})
         .sort("rank", "index")
         .with_columns(next_s=pl.col("start_s").shift(-1).over("rank").fill_null(pl.col("end_s")))
         .filter(pl.len().over("index") == num_workers)
-        .with_columns(last_s=last_s)
-        .with_columns(before_s=pl.col("last_s").shift(1).over("rank").fill_null(pl.col("host_to_device_end_s")))
+        .pipe(last_ready_s, ends_together=ends_together)
     )
     stall_s = pl.col("forward_stall_s")
     stalled_early_s = pl.min_horizontal(stall_s, pl.col("before_s") - pl.col("host_to_device_end_s")).clip(
         lower_bound=0
     )
     waited_s = (pl.min_horizontal(pl.col("last_s"), reduced_s) - ready_s).clip(lower_bound=0)
-    if not ends_together:
-        stalled_early_s, waited_s = 0 * stall_s, 0 * stall_s
     return (
         rows.with_columns(
             time_s=next_s - pl.col("start_s"),
@@ -69,6 +80,38 @@ def worker_parts(
         .select("rank", "index", "start_s", "end_s", "time_s", *PARTS, *DETAILS, "num_samples", "loss", "slowdown")
         .sort("index", "rank")
     )
+
+
+class PartsMeanwhile:
+    """The parts of a phase's iterations while it goes on, in the order of the iterations.
+
+    When a worker's next iteration begins is not known yet when one is asked about: what lies between two iterations is
+    told with the later one, so that all parts told so far are those that :func:`worker_parts` has of the rows so far.
+    """
+
+    def __init__(self, *, ends_together: bool) -> None:
+        self._ends_together = ends_together
+        self._before_s = -math.inf
+        """When the last worker's last gradient of the iteration before was ready."""
+        self._ended_s: dict[int, float] = {}
+        """When each worker's iteration before ended, by its rank."""
+
+    def of(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, float]]:
+        """Of the next iteration, given all workers' rows of ITERATION_SCHEMA: by rank, in wall seconds by
+        the names of ITERATION_PART_NAMES."""
+        latest_s = max(row["backward_compute_end_s"] for row in rows)
+        found = {}
+        for row in rows:
+            last_s = latest_s if self._ends_together else row["backward_compute_end_s"]
+            parts_s = dict.fromkeys(ITERATION_PART_NAMES, 0.0)
+            for name, begin_s, end_s in iteration_parts(row, last_s=last_s, before_s=self._before_s):
+                parts_s[_NAMES[name]] += end_s - begin_s
+            parts_s["other"] += row["start_s"] - self._ended_s.get(row["rank"], row["start_s"])
+            self._ended_s[row["rank"]] = row["end_s"]
+            found[row["rank"]] = parts_s
+        if self._ends_together:
+            self._before_s = latest_s
+        return found
 
 
 def per_iteration(

@@ -7,7 +7,9 @@ from testbed.errors import SpecError
 from testbed.experiment.link import UNSHAPED_BPS
 from testbed.live.messages import Change, Interference, Iteration, Links, Machine, Message, Phase, Shaping
 from testbed.live.translation import Translator, opening, translator_of
+from testbed.verdict.parts import per_iteration
 from tests.live import batches, experiment, opened, planned
+from tests.rows import iteration, iterations
 from tests.unit.testbed.conftest import Model, Scenario
 
 
@@ -85,6 +87,23 @@ def test_iterations_are_said_when_every_worker_is_through_and_their_parts_add_up
 def test_workers_that_do_not_wait_for_each_other_wait_for_nobody() -> None:
     found = translated(Model(Scenario(num_iterations=5)), Translator(opened(), ends_together=False))
     assert all(each.parts_s["waiting"] == 0 for each in found if isinstance(each, Iteration))
+
+
+def test_times_of_iterations_add_up_to_those_of_the_record_with_what_lies_between_them() -> None:
+    slow = {"backward_compute_end_s": 13.8, "backward_end_s": 13.8, "optimizer_end_s": 13.9, "end_s": 14.0}
+    trails = {"backward_end_s": 13.0, "optimizer_end_s": 13.1, "end_s": 13.2}
+    rows = [
+        iteration(0, 10.0) | trails,
+        iteration(1, 10.0) | slow,
+        iteration(0, 13.25, index=1, forward_stall_s=0.5),
+        iteration(1, 14.5, index=1),
+    ]
+    translator = Translator(opened(workers=2))
+    found = [each for row in rows for each in translator.rows("iterations", [row]) if isinstance(each, Iteration)]
+    recorded = per_iteration(iterations(*rows), num_workers=2, dilation=1.0).sum()
+    assert sum(each.time_s for each in found) == pytest.approx(recorded["time_s"][0])
+    assert sum(each.parts_s["waiting"] for each in found) == pytest.approx(recorded["waiting_s"][0])
+    assert sum(each.parts_s["other"] for each in found) == pytest.approx(recorded["other_s"][0])
 
 
 def test_a_loss_that_is_not_finite_is_none() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.metrics.families import ITERATION_PART_NAMES
 from testbed.record.reader import Record
-from testbed.verdict.parts import PARTS, by_rounds, per_iteration, worker_parts
+from testbed.verdict.parts import PARTS, PartsMeanwhile, by_rounds, per_iteration, worker_parts
 from tests.rows import iteration, iterations
 
 
@@ -75,12 +76,8 @@ def test_iterations_that_not_everyone_finished_do_not_count() -> None:
 _STEP = st.floats(0, 2)
 
 
-@given(
-    st.integers(1, 4),
-    st.lists(st.lists(_STEP, min_size=6, max_size=6), min_size=1, max_size=12),
-    st.booleans(),
-)
-def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[float]], ends_together: bool) -> None:
+def drifting(num_workers: int, steps: list[list[float]]) -> pl.DataFrame:
+    """Iterations of workers, each of which goes on from its own end, and waits for gradients in half its forward."""
     rows: list[dict[str, object]] = []
     for position, (gap, data, forward, backward, exposed, optimizer) in enumerate(steps):
         rank, index = position % num_workers, position // num_workers
@@ -90,11 +87,45 @@ def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[fl
         moments = dict(zip((*names, "optimizer_end_s", "end_s"), times, strict=True))
         moments["host_to_device_end_s"] = moments["data_end_s"]
         rows.append(iteration(rank, start_s, index=index, forward_stall_s=forward / 2) | moments)
-    parts = worker_parts(iterations(*rows), num_workers=num_workers, ends_together=ends_together)
+    return iterations(*rows)
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.lists(_STEP, min_size=6, max_size=6), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[float]], ends_together: bool) -> None:
+    rows = drifting(num_workers, steps)
+    parts = worker_parts(rows, num_workers=num_workers, ends_together=ends_together)
     sums = parts.select(pl.sum_horizontal(*PARTS)).to_series().to_numpy()
     assert np.allclose(sums, parts["time_s"].to_numpy())
     for name in PARTS:
         assert (parts[name].to_numpy() > -1e-9).all(), name
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.lists(_STEP, min_size=6, max_size=6), min_size=4, max_size=16),
+    st.booleans(),
+)
+def test_parts_told_while_a_phase_goes_on_add_up_to_those_of_its_rows_so_far(
+    num_workers: int, steps: list[list[float]], ends_together: bool
+) -> None:
+    rows = drifting(num_workers, steps[: len(steps) // num_workers * num_workers])
+    meanwhile = PartsMeanwhile(ends_together=ends_together)
+    told_s = {rank: dict.fromkeys(ITERATION_PART_NAMES, 0.0) for rank in range(num_workers)}
+    for index in range(rows.height // num_workers):
+        for rank, parts_s in meanwhile.of(rows.filter(pl.col("index") == index).to_dicts()).items():
+            for name, part_s in parts_s.items():
+                told_s[rank][name] += part_s
+        so_far = worker_parts(
+            rows.filter(pl.col("index") <= index), num_workers=num_workers, ends_together=ends_together
+        )
+        for rank, parts_s in told_s.items():
+            found = so_far.filter(pl.col("rank") == rank).select(pl.col(PARTS).sum()).row(0, named=True)
+            found["exposed_communication_s"] = found.pop("exposed_s")
+            assert {f"{name}_s": part_s for name, part_s in parts_s.items()} == pytest.approx(found, abs=1e-9)
 
 
 def test_parts_add_up_in_every_iteration_of_a_modelled_run(record: Callable[..., Record]) -> None:
