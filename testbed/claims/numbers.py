@@ -11,8 +11,7 @@ differ); `c` bytes of gradients over those that compression leaves of
 them, as planned. `what_if.scaling_factor`: of the same trace and compression if the links were fully used
 (`testbed/theory/what_if.py`), and
 `what_if.link_share` the part of a worker's link that carries gradients then, in the mean over an iteration; there where
-computing is replayed or paced, and what is exchanged adds up: payloads that have to be gathered need more of the links
-the more workers there are.
+computing is replayed or paced, and workers exchange gradients with each other.
 `link_share`, `link_busy_share`: of workers' links, sending, over iterations and while buckets are under way.
 `server_busy`: what a parameter server's link carried while a bucket was in service, of its rate, both directions
 together (1: one of them always), the busiest server's.
@@ -29,7 +28,7 @@ from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan
 from testbed.record.summary import Summary
-from testbed.theory.what_if import FullAggregation, FullRing, what_if
+from testbed.theory.what_if import fully_used_s, what_if
 
 Numbers = Mapping[str, float | None]
 PLANNED: Final = ("W", "P", "S", "B", "a", "read_s", "R", "c", "what_if.scaling_factor", "what_if.link_share")
@@ -102,24 +101,20 @@ def _compression_ratio(plan: Plan) -> float:
 
 
 def _fully_used(plan: Plan) -> dict[str, float | None]:
-    """What the what-if says, with its own buckets (5 ms, 64 MiB); adding and compressing cost nothing in it."""
+    """What the what-if says, with its own buckets (5 ms, 64 MiB), each a share, by its bytes, of what the plan's
+    exchanges of gradients need; adding and compressing cost nothing in it. None where gradients are pushed and pulled.
+    """
     experiment = plan.experiment
     table = experiment.workload.timed_layers()
     rate_bps = _link_rate_bps(plan)
-    summed = all(each.operation == "all_reduce" for each in plan.exchanges if each.of_gradients)
-    if table is None or not table.compute_s or experiment.workers < 2 or rate_bps is None or not summed:
+    exchanges = [each for each in plan.exchanges if each.of_gradients]
+    if table is None or not table.compute_s or experiment.workers < 2 or rate_bps is None or not exchanges:
         return {"what_if.scaling_factor": None, "what_if.link_share": None}
-    ratio = _compression_ratio(plan)
-    network: FullAggregation | FullRing = (
-        FullAggregation(rate_bps=rate_bps, compression_ratio=ratio)
-        if plan.collective.aggregation is not None
-        else FullRing(num_workers=experiment.workers, rate_bps=rate_bps, compression_ratio=ratio)
+    all_s = sum(
+        fully_used_s(each, plan.collective, num_workers=experiment.workers, rate_bps=rate_bps) for each in exchanges
     )
-    found = what_if(table, network.time_s)
-    return {
-        "what_if.scaling_factor": found.scaling_factor,
-        "what_if.link_share": network.time_s(table.size_bytes) / found.iteration_s,
-    }
+    found = what_if(table, lambda size_bytes: all_s * size_bytes / table.size_bytes)
+    return {"what_if.scaling_factor": found.scaling_factor, "what_if.link_share": all_s / found.iteration_s}
 
 
 def measured_numbers(plan: Plan, runs: Sequence[Summary]) -> dict[str, float | None]:

@@ -29,12 +29,11 @@ from testbed.theory.joining import Joined, Joining
 from testbed.theory.lone_exchange import lone_exchange_s
 from testbed.theory.reach import Expected, outside
 from testbed.theory.simulation.simulate import simulate
-from testbed.theory.what_if import FullAggregation
+from testbed.theory.what_if import fully_used_s
 from testbed.traces.table import Layer, LayerTable
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
-from transports.collectives.base import COLLECTIVES, Collective, World
-from transports.collectives.cost import bound_s
+from transports.collectives.base import COLLECTIVES, Collective
 from transports.collectives.costs import FREE
 from transports.collectives.timing import Connections, Exchanged, exchanged
 from transports.compression.base import Exchange
@@ -472,13 +471,8 @@ class _Predictor:
         return sum(each.payload_bytes(self._plan.experiment.workers) for each in handed_over)
 
     def _fully_used_s(self, exchange: Exchange) -> float:
-        """The least time of an exchange whose links do nothing else, headers left out."""
-        aggregation = self._plan.collective.aggregation
-        if aggregation is not None and exchange.link_bytes(aggregation) is not None:
-            return FullAggregation(rate_bps=self._rate_bps).time_s(aggregation.payload_bytes(exchange.num_elements))
-        alone = World(num_workers=self._plan.experiment.workers)
-        size_bytes = exchange.num_elements * exchange.element_bytes
-        return bound_s(exchange.operation, world=alone, size_bytes=size_bytes, goodput_bps=self._rate_bps)
+        plan = self._plan
+        return fully_used_s(exchange, plan.collective, num_workers=plan.experiment.workers, rate_bps=self._rate_bps)
 
     def _cost_of_gradients(self, buckets: Sequence["_Bucket"]) -> dag.ExchangeCost:
         """Of exchanging so many bytes of gradients, before they are compressed, codec included: a line through the

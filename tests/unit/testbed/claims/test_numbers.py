@@ -51,8 +51,36 @@ def test_full_use_is_of_the_points_own_trace_workers_rate_and_compression() -> N
     switched = planned_numbers(plan(**keys, collective={"kind": "in_network"}))
     assert switched["what_if.scaling_factor"] == pytest.approx(0.1 / (0.1 + wire_s * 2 / 3))
     assert planned_numbers(plan(workload={"kind": "training"}))["what_if.scaling_factor"] is None
-    gathered = planned_numbers(plan(**keys, compression={"kind": "top_k", "ratio": 0.1}))
-    assert (gathered["what_if.scaling_factor"], gathered["what_if.link_share"]) == (None, None)
+
+
+@pytest.mark.parametrize("compression", [{"kind": "top_k", "ratio": 0.01}, "dgc"], ids=str)
+@pytest.mark.parametrize("collective", ["ring", "in_network"])
+@pytest.mark.parametrize("workers", [2, 8])
+def test_full_use_of_payloads_that_are_gathered_is_what_a_link_must_carry(
+    compression: Any, collective: str, workers: int
+) -> None:
+    """A worker gets the payloads of all others, with a switch that adds too: as if they added up on the way, it was up
+    to N/2 times as short, which no network reaches."""
+    workload = {"kind": "synthetic", "layers": ["1MiB", "1MiB"], "forward": "100ms", "backward": "0s"}
+    found = plan(workload=workload, compression=compression, collective=collective, workers=workers)
+    assert {each.operation for each in found.exchanges} == {"all_gather"}
+    wire_s = (workers - 1) * found.prediction.payload_bytes * 8 / 80e6
+    numbers = planned_numbers(found)
+    assert numbers["what_if.scaling_factor"] == pytest.approx(0.1 / (0.1 + wire_s))
+    assert numbers["what_if.link_share"] == pytest.approx(wire_s / (0.1 + wire_s))
+
+
+def test_full_use_of_a_switch_is_by_its_own_words() -> None:
+    """With two elements in each of them the links need half the time; it was that of float32."""
+    keys: dict[str, Any] = {"workload": {"kind": "synthetic", "layers": ["1MiB"], "forward": "100ms", "backward": "0s"}}
+    found = planned_numbers(plan(**keys, collective={"kind": "in_network", "payload": "fp16"}))
+    assert found["what_if.scaling_factor"] == pytest.approx(0.1 / (0.1 + 2**20 / 2 * 8 / 80e6))
+
+
+def test_gradients_that_are_pushed_and_pulled_have_no_full_use() -> None:
+    workload = {"kind": "synthetic", "layers": ["1MiB"], "forward": "100ms", "backward": "0s"}
+    found = plan(workload=workload, fusion="none", synchronisation="asynchronous", collective="parameter_server")
+    assert planned_numbers(found)["what_if.scaling_factor"] is None
 
 
 def test_what_is_read_before_the_first_iteration_takes_the_disk_so_long() -> None:
