@@ -110,7 +110,7 @@ def rpc_rows() -> Iterator[Row]:
     Each of their hosts had cores of its own; here time runs slowly enough for two to do what gRPC costs eight workers
     and two servers.
     """
-    lengths = {"kind": "synthetic", "compute_only": 2, "warmup": 1, "iterations": 4}
+    lengths = {"kind": "synthetic", "compute_only": 2, "warmup": 2, "iterations": 4}
     servers = {"kind": "parameter_server", "servers": 2}
     for network, scale, backward, target in (("resnet50", 0.05, "250ms", 1.8), ("mobilenet", 0.2, "100ms", 3.2)):
         workload = {**lengths, "layers": network, "scale": scale, "forward": "50ms", "backward": backward}
