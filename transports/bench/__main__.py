@@ -22,7 +22,7 @@ from transports.channels.framing import DTYPES
 from transports.collectives.base import Operation
 from transports.errors import OptionError, TransportError, UnsupportedError
 from transports.execution.gradients import COMPRESSIBLE
-from transports.torch_backend.environment import own_address
+from transports.torch_backend.environment import own_address, rack_numbers, require_known
 from transports.units import format_size, parse_rate_bps, parse_size_bytes, parse_time_s
 
 if TYPE_CHECKING:
@@ -106,6 +106,18 @@ def require_launched(environment: Mapping[str, str]) -> None:
         )
 
 
+def racks_of(stacks: Mapping[str, StackLike], environment: Mapping[str, str]) -> tuple[int, ...]:
+    """Each rank's, as TESTBED_RACKS says; empty: all in one. Raises OptionError where that is no number for each rank,
+    and where it is missing for a stack that goes by racks."""
+    racks, num_ranks = rack_numbers(environment), int(environment["WORLD_SIZE"])
+    if racks and len(racks) != num_ranks:
+        raise OptionError(f"TESTBED_RACKS: {len(racks)} numbers for {num_ranks} ranks: one for each")
+    for name, stack in stacks.items():
+        if not racks and isinstance(stack, Composed) and stack.collective.uses_racks:
+            raise OptionError(f"{name!r} goes by racks: set TESTBED_RACKS on every rank, such as 0,0,1,1 for four")
+    return racks
+
+
 def measure(
     stacks: Mapping[str, StackLike],
     counts: Sequence[int],
@@ -116,6 +128,7 @@ def measure(
     num_samples: int,
     timeout_s: float,
     rate_bps: float | None,
+    racks: tuple[int, ...],
     progress: Console,
 ) -> list[Row]:
     """Join the other ranks and time every size on every stack; rows on rank 0, none elsewhere."""
@@ -139,6 +152,7 @@ def measure(
                 address=own_address(os.environ),
                 store=PrefixStore(f"transports.bench/{name}", store),
                 timeout_s=timeout_s,
+                racks=racks,
             )
             communicators[name] = opened.enter_context(closing(stack.open(group)))
         for number, num_elements in enumerate(counts):
@@ -151,7 +165,9 @@ def measure(
                 timed(communicators, operands, allowed=allowed, num_warmup=num_warmup, num_samples=num_samples)
             )
             everyones = _gathered(samples, store, f"transports.bench/samples/{number}", rank, num_workers, timeout_s)
-            rows += summarise(everyones, operation=operation, dtype=dtype, num_workers=num_workers, rate_bps=rate_bps)
+            rows += summarise(
+                everyones, operation=operation, dtype=dtype, num_workers=num_workers, rate_bps=rate_bps, racks=racks
+            )
             if rank == 0:
                 progress.print(f"{number + 1} of {len(counts)} sizes: {format_size(operands.size_bytes)} done")
     return rows
@@ -227,6 +243,8 @@ def bench(
     stacks = parse_stacks(stack, compression, operation=chosen, dtype=dtype)
     rate_bps, timeout_s = _quantity("rate", rate), _quantity("timeout", timeout)
     require_launched(os.environ)
+    require_known(os.environ)
+    racks = racks_of(stacks, os.environ)
     assert timeout_s is not None, "it has a default"
     rows = measure(
         stacks,
@@ -237,6 +255,7 @@ def bench(
         num_samples=iterations,
         timeout_s=timeout_s,
         rate_bps=rate_bps,
+        racks=racks,
         progress=Console(stderr=True, highlight=False, soft_wrap=True),
     )
     if not rows:

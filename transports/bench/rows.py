@@ -72,15 +72,16 @@ def wire_bytes_per_rank(
     dtype: str,
     mtu: int = ETHERNET_MTU,
     network_info: NetworkInfo | None = None,
+    racks: Sequence[int] = (),
 ) -> int | None:
     """What the rank that sends most puts on an Ethernet of that MTU for one operation, from the schedule: headers
-    included, acknowledgements not. `network_info` is what the ranks' collectives knew of it. None for a baseline
-    library, and where a compressor's bytes depend on the values."""
+    included, acknowledgements not. `network_info` is what the ranks' collectives knew of it, and `racks` each rank's
+    (empty: all in one). None for a baseline library, and where a compressor's bytes depend on the values."""
     parsed = parse_stack(stack)
     if not isinstance(parsed, Composed) or parsed.compression.data_dependent:
         return None
     collective = parsed.collective if network_info is None else parsed.collective.with_network_info(network_info)
-    world = collective.world(num_workers)
+    world = collective.world(num_workers, racks=tuple(racks))
     sent = [0] * world.size
     for exchange in _requested(parsed, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype):
         link_bytes = exchange.link_bytes(collective)
@@ -114,14 +115,22 @@ def task_bound_s(operation: Operation, *, num_workers: int, size_bytes: int, rat
 
 
 def schedule_bound_s(
-    stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str, rate_bps: float, mtu: int
+    stack: str,
+    operation: Operation,
+    *,
+    num_workers: int,
+    num_elements: int,
+    dtype: str,
+    rate_bps: float,
+    mtu: int,
+    racks: Sequence[int] = (),
 ) -> float:
     """The least time of a stack's way to do it: where a switch aggregates, of the frames that each link must carry once
     up and once down; with servers, of the bytes that their links must carry; else the task's."""
     parsed = parse_stack(stack)
     size_bytes, world = num_elements * element_bytes(dtype), World(num_workers=num_workers)
     if isinstance(parsed, Composed):
-        world = parsed.collective.world(num_workers)
+        world = parsed.collective.world(num_workers, racks=tuple(racks))
         requested = _requested(parsed, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype)
         counted = [count for each in requested if (count := each.link_bytes(parsed.collective)) is not None]
         if len(counted) == len(requested):
@@ -139,11 +148,12 @@ def summarise(
     rate_bps: float | None,
     mtu: int = ETHERNET_MTU,
     network_info: NetworkInfo | None = None,
+    racks: Sequence[int] = (),
 ) -> list[Row]:
     """One row for each stack and size, in the order of the samples. The time of an operation is that of its slowest
     rank, its CPU time that of all ranks together; GB moved are what bus bandwidth counts, times the ranks. With
     the rate of every rank's link, each stack has the task's bound and its own. `network_info` is what the ranks'
-    collectives knew of the links."""
+    collectives knew of the links, and `racks` each rank's (empty: all in one)."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -173,6 +183,7 @@ def summarise(
                 dtype=dtype,
                 mtu=mtu,
                 network_info=network_info,
+                racks=racks,
             ),
             "cpu_s": cpu_s,
             "cpu_s_per_gb": cpu_s / moved_bytes * 1e9 if moved_bytes else None,
@@ -188,6 +199,7 @@ def summarise(
                 dtype=dtype,
                 rate_bps=rate_bps,
                 mtu=mtu,
+                racks=racks,
             )
             row |= {
                 "bound_s": task_s,

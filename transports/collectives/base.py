@@ -135,6 +135,8 @@ class Collective(Options):
     operations: ClassVar[frozenset[Operation]]
     """What it has its own schedule for, `all_reduce` always; `collectives/schedules/defaults.py` has one for everything
     else."""
+    uses_racks: ClassVar[bool] = False
+    """Whether its schedule depends on which worker is in which rack."""
 
     @property
     def num_servers(self) -> int:

@@ -22,6 +22,7 @@ class Hierarchical(Segmented):
     """Inside the racks, across them, inside them again; with one rack, all of it inside."""
 
     operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce",))
+    uses_racks: ClassVar[bool] = True
 
     def schedule(
         self,

@@ -8,7 +8,8 @@ import pytest
 from tests.here import invoke
 from tests.loopback import free_port
 from tests.ranks import ADDRESS, Rank, run_ranks
-from transports.bench.__main__ import counts_of, main, parse_sizes, parse_stacks, require_launched
+from transports.bench.__main__ import counts_of, main, parse_sizes, parse_stacks, racks_of, require_launched
+from transports.bench.rows import wire_bytes_per_rank
 from transports.errors import OptionError, UnsupportedError
 
 
@@ -97,3 +98,32 @@ def test_two_ranks_time_other_operations(operation: str) -> None:
     first, other = run_ranks(launched, 2, free_port(), words_of(operation))
     check(first.value, operation)
     assert other.value == ""
+
+
+def test_what_goes_by_racks_is_timed_with_them_and_not_without() -> None:
+    stacks = parse_stacks("hierarchical/tcp,ring/tcp", None, operation="all_reduce", dtype="float32")
+    four = {"WORLD_SIZE": "4"}
+    with pytest.raises(OptionError, match=r"'hierarchical/tcp' goes by racks: set TESTBED_RACKS"):
+        racks_of(stacks, four)
+    with pytest.raises(OptionError, match="TESTBED_RACKS: 2 numbers for 4 ranks"):
+        racks_of(stacks, {**four, "TESTBED_RACKS": "0,1"})
+    assert racks_of(stacks, {**four, "TESTBED_RACKS": "0,0,1,1"}) == (0, 0, 1, 1)
+    assert racks_of({"ring/tcp": stacks["ring/tcp"]}, four) == ()
+
+
+def test_four_ranks_in_two_racks_move_what_the_schedule_of_racks_moves() -> None:
+    words = ["--sizes", "64KiB", "--stack", "hierarchical/tcp", "--warmup", "1", "--iterations", "2", "--json"]
+    first, *_ = run_ranks(launched_in_racks, 4, free_port(), words)
+    (row,) = json.loads(first.value)["rows"]
+    by_racks, in_one = (
+        wire_bytes_per_rank(
+            "hierarchical/tcp", "all_reduce", num_workers=4, num_elements=16384, dtype="float32", racks=racks
+        )
+        for racks in ((0, 0, 1, 1), ())
+    )
+    assert row["wire_bytes_per_rank"] == by_racks != in_one
+
+
+def launched_in_racks(rank: Rank, port: int, words: list[str]) -> str:
+    os.environ["TESTBED_RACKS"] = "0,0,1,1"
+    return launched(rank, port, words)
