@@ -1,6 +1,7 @@
 """Whatever opens a communicator gives the same results behind the same face."""
 
 import queue
+import threading
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.ranks import ADDRESS, Rank, run_ranks
 from transports.baselines.base import STACKS
-from transports.errors import OptionError
+from transports.errors import OptionError, TransportError
 
 STACK_NAMES = ["ring/tcp", *STACKS.kinds()]
 NUM_RANKS = 3
@@ -237,6 +238,33 @@ def _chosen(rank: Rank) -> list[float]:
 def test_openmpi_takes_the_algorithm_and_tensors_of_any_shape() -> None:
     first, second = (outcome.value for outcome in run_ranks(_chosen, 2))
     assert (first, second) == ([12.0, 0.0, 1.0, 5.0], [12.0, 0.0, 1.0, 10.0])
+
+
+def _one_fails(rank: Rank) -> list[float]:
+    import torch
+
+    communicator, queued = _open(rank, "openmpi", []), threading.Event()
+
+    def fails(_: Any) -> None:
+        queued.wait()
+        raise ValueError("it fails")
+
+    first = communicator._submit("failing", 0, fails)
+    tensor = torch.ones(3)
+    second = communicator.all_reduce(tensor)
+    queued.set()
+    for work in (first, second):
+        with pytest.raises(TransportError, match="failing over MPI: it fails"):
+            work.wait()
+    time.sleep(0.5)  # in which it could be done all the same
+    found = [float(each) for each in tensor]
+    communicator.close()
+    return found
+
+
+def test_what_openmpi_has_said_to_have_failed_it_does_not_do_later() -> None:
+    """The tensors are their owners' again."""
+    assert [outcome.value for outcome in run_ranks(_one_fails, 2, check=False)] == [[1.0] * 3] * 2
 
 
 def test_gloo_refuses_a_store_that_is_not_torchs() -> None:

@@ -304,6 +304,9 @@ class OpenMpiCommunicator:
         ready.put(None)
         while (task := self._tasks.get()) is not None:
             name, size_bytes, enqueued_s, job, work = task
+            with self._lock:
+                if id(work) not in self._under_way:
+                    continue  # it was said to have failed, and its tensors are their owner's again
             started_s = time.monotonic()
             try:
                 job(world)
