@@ -38,7 +38,24 @@ def plan_points(sweep: Sweep, plan: Planner = plan_here) -> list[Plan]:
         except MissingRequirementError as error:
             raise MissingRequirementError(f"{error}\n[{point.text}]") from None
     errors.raise_if_any()
+    _require_links_to_differ(sweep, plans)
     return plans
+
+
+def _require_links_to_differ(sweep: Sweep, plans: Sequence[Plan]) -> None:
+    """Raises SpecError for values of a link's settings that every link says otherwise, as `links` and documents of
+    networks do: points that differ in nothing else would be repetitions, and compared as if they were not."""
+    for path in [path for axis in sweep.axes for path in axis.paths if path.partition(".")[0] in ("link", "links")]:
+        found: dict[tuple[str, frozenset[object]], object] = {}
+        for point, plan in zip(sweep.points, plans, strict=True):
+            others = repr({key: value for key, value in point.settings.items() if key != path})
+            configured = frozenset((each.hop, each.spec) for each in plan.all_configured)
+            value = point.settings.get(path)
+            if (same := found.setdefault((others, configured), value)) != value:
+                raise SpecError(
+                    f"sweep.{path}: {same} and {value} give every link the same settings, since others say them of all "
+                    "(`links`, `changes`, the topology): sweep what these say, or take the setting out of them"
+                )
 
 
 def require_points(sweep: Sweep, plans: Sequence[Plan]) -> None:
