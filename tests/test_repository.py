@@ -68,7 +68,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/report/comparison/points.py": "tests/unit/testbed/report/comparison/test_comparison.py",
     "testbed/report/terminal/budget.py": "tests/end_to_end/test_commands.py",
     "testbed/runner/control_service.py": "tests/end_to_end/test_quickstart.py",
-    "testbed/runner/sweep_points.py": "tests/unit/testbed/runner/test_sweep.py",
     "testbed/runner/sweep_work.py": "tests/unit/testbed/runner/test_sweep.py",
     "testbed/system/environment.py": "tests/end_to_end/test_quickstart.py",
     "testbed/system/native/build.py": "tests/unit/testbed/experiment/delay_backends/test_tap.py",

@@ -85,8 +85,8 @@ def worker_parts(
 class PartsMeanwhile:
     """The parts of a phase's iterations while it goes on, in the order of the iterations.
 
-    When a worker's next iteration begins is not known yet when one is asked about: what lies between two iterations is
-    told with the later one, so that all parts told so far are those that :func:`worker_parts` has of the rows so far.
+    When a worker's next iteration begins is not known yet when one is over: what lies between two iterations is
+    reported with the later one, so that all parts so far are those that :func:`worker_parts` has of the rows so far.
     """
 
     def __init__(self, *, ends_together: bool) -> None:

@@ -109,20 +109,20 @@ def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[fl
     st.lists(st.lists(_STEP, min_size=6, max_size=6), min_size=4, max_size=16),
     st.booleans(),
 )
-def test_parts_told_while_a_phase_goes_on_add_up_to_those_of_its_rows_so_far(
+def test_parts_reported_while_a_phase_goes_on_add_up_to_those_of_its_rows_so_far(
     num_workers: int, steps: list[list[float]], ends_together: bool
 ) -> None:
     rows = drifting(num_workers, steps[: len(steps) // num_workers * num_workers])
     meanwhile = PartsMeanwhile(ends_together=ends_together)
-    told_s = {rank: dict.fromkeys(ITERATION_PART_NAMES, 0.0) for rank in range(num_workers)}
+    reported_s = {rank: dict.fromkeys(ITERATION_PART_NAMES, 0.0) for rank in range(num_workers)}
     for index in range(rows.height // num_workers):
         for rank, parts_s in meanwhile.of(rows.filter(pl.col("index") == index).to_dicts()).items():
             for name, part_s in parts_s.items():
-                told_s[rank][name] += part_s
+                reported_s[rank][name] += part_s
         so_far = worker_parts(
             rows.filter(pl.col("index") <= index), num_workers=num_workers, ends_together=ends_together
         )
-        for rank, parts_s in told_s.items():
+        for rank, parts_s in reported_s.items():
             found = so_far.filter(pl.col("rank") == rank).select(pl.col(PARTS).sum()).row(0, named=True)
             found["exposed_communication_s"] = found.pop("exposed_s")
             assert {f"{name}_s": part_s for name, part_s in parts_s.items()} == pytest.approx(found, abs=1e-9)
