@@ -59,7 +59,7 @@ def test_full_use_is_of_the_points_own_trace_workers_rate_and_compression() -> N
 def test_full_use_of_payloads_that_are_gathered_is_what_a_link_must_carry(
     compression: Any, collective: str, workers: int
 ) -> None:
-    """A worker gets the payloads of all others, through an aggregating switch too: as if they added up on the way, it was up
+    """A worker gets the payloads of all others, through an aggregating switch too: as if they added up, it was up
     to N/2 times as short, which no network reaches."""
     workload = {"kind": "synthetic", "layers": ["1MiB", "1MiB"], "forward": "100ms", "backward": "0s"}
     found = plan(workload=workload, compression=compression, collective=collective, workers=workers)
