@@ -82,7 +82,10 @@ def parse_size_bytes(text: object) -> int:
 def parse_fraction(text: object) -> float:
     """A fraction from `1%` or a plain number such as 0.01."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return float(text)
+        try:
+            return float(text)
+        except OverflowError:
+            raise ValueError(f"{text!r} is too large for a fraction") from None
     if isinstance(text, str) and _SCIENTIFIC.fullmatch(text):
         return float(text)  # YAML takes `1e-3`, which has no dot, for text
     return _parse(text, {"%": Decimal("0.01")}, "fraction", "1%")

@@ -100,8 +100,7 @@ def export(
         text = json.dumps(found.document, indent=1)
     else:
         text = yaml.dump(found.document, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    replace_bytes(output, f"{text.rstrip()}\n".encode())
+    replace_bytes(output, f"{text.rstrip()}\n".encode(), make_folder=True)
     console = standard_output()
     console.print(
         f"{output}: {found.num_hosts} hosts, {found.num_switches} switches, {found.num_links} links",

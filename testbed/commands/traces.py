@@ -409,14 +409,13 @@ def _export_record(path: Path, output: Path, format_: str) -> None:
 def _write(trace_format: "TraceFormat", trace: "LayerTable | Graph", output: Path) -> None:
     from testbed.record.writer import replace_bytes
 
-    output.parent.mkdir(parents=True, exist_ok=True)
     for appendix, data in trace_format.files(trace).items():
-        replace_bytes(output.with_name(output.name + appendix), data)
+        replace_bytes(output.with_name(output.name + appendix), data, make_folder=True)
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
     """`activations=6MiB` and others. Raises SpecError."""
-    import yaml
+    from testbed.experiment.documents import load_document
 
     found: dict[str, Any] = {}
     for text in texts:
@@ -424,7 +423,7 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise SpecError(f"--set is {text!r}; write an option and a value, such as activations=6MiB")
         try:
-            found[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise SpecError(f"--set {name}: {value!r} is no value") from None
+            found[name] = load_document(value)
+        except ValueError as error:
+            raise SpecError(f"--set {name}: {value!r} {error}") from None
     return found

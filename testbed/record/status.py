@@ -145,6 +145,8 @@ def alive_runs(*, root: Path = RUN_ROOT) -> list[str]:
 def choose(name: str | None, alive: Sequence[str]) -> str:
     """A run by its id or the beginning of it, `last`, or None for the only one. Raises SpecError with those alive."""
     there_are = f"there are {', '.join(alive)}" if alive else "no run is alive here (as this user)"
+    if name == "":
+        raise SpecError(f"a run's name is empty; write the beginning of its id, or `last`; {there_are}")
     if name == "last" and alive:
         return alive[-1]
     found = alive if name is None else [run_id for run_id in alive if run_id.startswith(name)]

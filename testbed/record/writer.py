@@ -39,8 +39,12 @@ def replace_text(path: Path, text: str) -> None:
     replace_bytes(path, text.encode())
 
 
-def replace_bytes(path: Path, data: bytes) -> None:
-    """Write bytes so that a reader, or a crash, sees the old ones or the new ones and nothing between."""
+def replace_bytes(path: Path, data: bytes, *, make_folder: bool = False) -> None:
+    """Write bytes so that a reader, or a crash, sees the old ones or the new ones and nothing between; in a folder that
+    is made if need be and requested. Raises MissingRequirementError."""
+    if make_folder:
+        with _writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     with _writing(path):
         temporary.write_bytes(data)

@@ -217,6 +217,8 @@ class Index:
 
         Raises SpecError when there is none or more than one.
         """
+        if not run:
+            raise SpecError("a run's name is empty; write the beginning of its id or of its record, or `last`")
         if run == "last":
             found = self.runs(limit=1)
         else:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
-import yaml
 from pydantic import ValidationError
 from rich.console import Console
 
 from testbed.errors import SpecError
+from testbed.experiment.documents import load_document
 from testbed.experiment.experiment import Experiment
 from transports.errors import OptionError
 from transports.registry import Options, Registry, option_names
@@ -159,9 +159,11 @@ ENGINES: Final[Registry[Engine]] = Registry("engine", "testbed.runner.engines")
 def parse_engine(text: str) -> Engine:
     """`ray`, or `{kind: ray, address: HOST:PORT}` as YAML. Raises SpecError that names what is allowed."""
     try:
-        return ENGINES.parse(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise SpecError(f"--engine {text}: {' '.join(str(error).split())}") from None
+        given = load_document(text)
+    except ValueError as error:
+        raise SpecError(f"--engine {text}: {error}") from None
+    try:
+        return ENGINES.parse(given)
     except OptionError as error:
         raise SpecError(f"--engine {text}: {error}") from None
     except ValidationError as error:

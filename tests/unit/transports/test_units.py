@@ -66,6 +66,7 @@ def test_a_quantity_becomes_si_base_units(parse: Callable[[object], float], text
         (units.parse_rate_bps, "1e9999999999999999999gbit", "too large for a rate"),
         (units.parse_size_bytes, "12 furlongs", "not a unit of size; allowed: b, kb, mb, gb, kib, mib, gib"),
         (units.parse_fraction, "1", "is not a fraction"),
+        (units.parse_fraction, 10**400, "too large for a fraction"),
     ],
 )
 def test_what_is_not_a_quantity_is_refused(parse: Callable[[object], float], text: object, message: str) -> None:

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from testbed.cli import app
-from testbed.errors import SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from tests.infragraphs import two_leaves
 
 SPEC = """
@@ -83,3 +83,10 @@ def test_an_export_has_as_many_hosts_as_requested_and_says_what_it_leaves_out(sp
     assert run("simulate", str(spec), "--workers", "128", "--set", imported).exit_code == 0
     refused = run("simulate", str(spec), "--workers", "129", "--set", imported)
     assert "129 do not fit the 128 places of topology infragraph" in str(refused.exception)
+
+
+def test_a_network_is_written_into_a_folder_and_not_into_a_file(spec: Path, tmp_path: Path) -> None:
+    assert run("topology", "export", str(spec), str(tmp_path / "folder" / "x.yaml")).exit_code == 0
+    done = run("topology", "export", str(spec), str(spec / "x.yaml"))
+    assert isinstance(done.exception, MissingRequirementError)
+    assert f"cannot write {spec}" in str(done.exception)

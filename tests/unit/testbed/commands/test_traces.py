@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from testbed.cli import app
-from testbed.errors import SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.traces.formats.base import read_trace
 from testbed.traces.graph import Graph
 
@@ -89,6 +89,10 @@ def test_a_graph_of_a_table_that_waits_for_its_input_is_refused(part: str, tmp_p
         (("generate", "pipeline", "gpt2", "x", "--ranks", "2"), "activations: required"),
         (("generate", "fsdp", "gpt2", "x", "--ranks", "2", "--set", "unit=net"), "unit: allowed: 'block' or 'layer'"),
         (("generate", "fsdp", "gpt2", "x", "--ranks", "2", "--set", "unit"), "write an option and a value"),
+        (
+            ("generate", "fsdp", "gpt2", "x", "--ranks", "2", "--set", "unit=2020-13-45"),
+            "--set unit: '2020-13-45' is not",
+        ),
         (("generate", "fsdp", "gpt2", "x", "--ranks", "2", "--format", "kineto"), "format kineto is only read"),
         (("generate", "fsdp", "gpt", "x", "--ranks", "2"), "'gpt' is neither a network nor a file"),
         (("export", "resnet50", "x", "--format", "chakra"), "a table of layers is no graph until"),
@@ -109,3 +113,12 @@ def test_what_cannot_be_is_refused_by_name(
     assert isinstance(done.exception, SpecError)
     assert problem in str(done.exception)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_takes_the_place_of_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for written in (("generate", "fsdp", "gpt2"), ("schedule", "ring")):
+        done = run(*written, str(tmp_path / "file" / "x.json"), "--ranks", "2")
+        assert isinstance(done.exception, MissingRequirementError)
+        assert f"cannot write {tmp_path / 'file'}" in str(done.exception)
+    assert run("schedule", "ring", str(tmp_path / "folder" / "x.json"), "--ranks", "2").exit_code == 0

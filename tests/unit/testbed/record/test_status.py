@@ -87,5 +87,6 @@ def test_runs_are_alive_before_they_take_questions(tmp_path: Path) -> None:
     assert alive_runs(root=tmp_path) == [RUN_ID]
     assert choose(None, alive_runs(root=tmp_path)) == RUN_ID
     assert choose("last", [RUN_ID, "261121t09"]) == "261121t09"
-    with pytest.raises(SpecError, match=f"there are {RUN_ID}"):
-        choose("x", [RUN_ID])
+    for name in ("x", ""):
+        with pytest.raises(SpecError, match=f"there are {RUN_ID}"):
+            choose(name, [RUN_ID])

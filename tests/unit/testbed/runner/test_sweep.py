@@ -555,6 +555,8 @@ def test_an_engine_is_a_word_or_a_mapping() -> None:
         "slurm": "'slurm' is not a engine; allowed: local, ray",
         "{kind: ray, port: 1}": "port: Extra inputs .*; allowed: local with no options, ray with address",
         "{": "--engine {",
+        "2020-13-45": "--engine 2020-13-45: is not YAML: month must be in 1..12",
+        "{kind: ray, kind: local}": "'kind' stands twice",
     }.items():
         with pytest.raises(SpecError, match=said.replace("{", r"\{").replace("(", r"\(")):
             parse_engine(text)
