@@ -62,12 +62,14 @@ def _iteration_s(summary: Summary) -> float:
     return summary.iteration_time_s.mean
 
 
-def _facts(runs: Mapping[str, Summary]) -> Row:
+def _facts(runs: Mapping[str, Summary], *rests_on: str) -> Row:
+    """Of all runs that were made beside each other; a row is as good as those that its value rests on (all, unless some
+    are named)."""
     return {
         "iteration_s": {name: _iteration_s(run) for name, run in runs.items()},
         "exposed_communication_s": {name: run.exposed_communication_s for name, run in runs.items()},
         "outcome": {name: run.outcome for name, run in runs.items()},
-        **degraded_runs({name: (run.outcome, run.reasons) for name, run in runs.items()}),
+        **degraded_runs({name: (runs[name].outcome, runs[name].reasons) for name in rests_on or runs}),
     }
 
 
@@ -75,21 +77,23 @@ def overlap_rows() -> Iterator[Row]:
     """Layers sent while backward goes on (WFBP), merged, in Horovod's cycles and by priority, beside sending nothing
     before backward has ended."""
     runs, cores = _side_by_side(_LAYERS, ["none", "layers", "merged", "horovod_5ms", "priority"])
-    facts = {**cores, **_facts(runs)}
     serial = runs["none"]
     compute_s, communication_s = serial.compute_only_time_s, serial.exposed_communication_s
     assert compute_s is not None, "trained() has looked"
     assert communication_s is not None, "every iteration communicates"
     share = min(compute_s, communication_s) / _iteration_s(serial)
-    yield target_row("overlap: the lesser of the two, share of the iteration", share, 0.2, facts, at_least=True)
+    what = "overlap: the lesser of the two, share of the iteration"
+    yield target_row(what, share, 0.2, {**cores, **_facts(runs, "none")}, at_least=True)
     layers_s = _iteration_s(runs["layers"])
     over = layers_s / (compute_s + communication_s)
-    yield target_row("overlap, layers (WFBP): over computing plus communicating", over, 0.95, facts)
+    what = "overlap, layers (WFBP): over computing plus communicating"
+    yield target_row(what, over, 0.95, {**cores, **_facts(runs, "none", "layers")})
     for name, what, target in (
         ("merged", "merged (MG-WFBP)", 1.02),
         ("horovod_5ms", "time (Horovod, 5 ms)", None),
         ("priority", "priority (ByteScheduler)", 0.95),
     ):
+        facts = {**cores, **_facts(runs, name, "layers")}
         yield target_row(f"overlap, {what}: over layers", _iteration_s(runs[name]) / layers_s, target, facts)
 
 
