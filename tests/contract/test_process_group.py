@@ -834,7 +834,13 @@ def _peer_dies_while_it_is_received_from(rank: Rank, channel: str, has_connectio
         dist.send(torch.ones(1), 2)
     except RuntimeError as error:
         errors.append(str(error))
-    return errors, time.monotonic() - begun_s
+    waited_s = time.monotonic() - begun_s
+    # Whoever goes first is lost to the other, who may still be receiving from anybody.
+    done = [Path(f"{rank.store_path}.done{survivor}") for survivor in (0, 1)]
+    done[rank.rank].touch()
+    while not all(file.exists() for file in done) and time.monotonic() - begun_s < 50:
+        time.sleep(0.01)
+    return errors, waited_s
 
 
 @pytest.mark.parametrize(
