@@ -174,6 +174,9 @@ def _reductions(rank: Rank) -> dict[str, Any]:
     with pytest.raises((ValueError, RuntimeError)):
         dist.group.WORLD._get_backend(torch.device("cpu")).allreduce(several, options)
     results["refused before it was multiplied"] = several[0].tolist()
+    given = torch.ones(3) if rank.rank == 2 else torch.ones(1).expand(3)
+    dist.reduce(given, dst=2, op=halves)
+    results["of what only the root writes to"] = given.tolist()
     try:
         dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
     except (ValueError, RuntimeError) as error:
@@ -208,6 +211,7 @@ def test_every_reduce_operation_does_what_it_says() -> None:
         assert result["input"] == own[rank]
         assert result["reduced"] == ((sums / 2).tolist() if rank == 2 else own[rank])
         assert result["refused before it was multiplied"] == [1, 1, 1], "whoever tries again would multiply twice"
+        assert result["of what only the root writes to"] == [1.5 if rank == 2 else 1.0] * 3
         assert result["premultiplied"] == ((own[0] + sums / 2 + own[1]) / 2).tolist()
         assert "bits of whole numbers" in result["refused"]
 

@@ -22,7 +22,7 @@ from transports.channels.framing import DTYPES
 from transports.collectives.base import Operation
 from transports.errors import OptionError, TransportError, UnsupportedError
 from transports.execution.gradients import COMPRESSIBLE
-from transports.torch_backend.environment import own_address, rack_numbers, require_known
+from transports.torch_backend.environment import own_address, rack_numbers, require_known, require_rack_each
 from transports.units import format_size, parse_rate_bps, parse_size_bytes, parse_time_s
 
 if TYPE_CHECKING:
@@ -109,9 +109,8 @@ def require_launched(environment: Mapping[str, str]) -> None:
 def racks_of(stacks: Mapping[str, StackLike], environment: Mapping[str, str]) -> tuple[int, ...]:
     """Each rank's, as TESTBED_RACKS says; empty: all in one. Raises OptionError where that is no number for each rank,
     and where it is missing for a stack that goes by racks."""
-    racks, num_ranks = rack_numbers(environment), int(environment["WORLD_SIZE"])
-    if racks and len(racks) != num_ranks:
-        raise OptionError(f"TESTBED_RACKS: {len(racks)} numbers for {num_ranks} ranks: one for each")
+    racks = rack_numbers(environment)
+    require_rack_each(racks, int(environment["WORLD_SIZE"]))
     for name, stack in stacks.items():
         if not racks and isinstance(stack, Composed) and stack.collective.uses_racks:
             raise OptionError(f"{name!r} goes by racks: set TESTBED_RACKS on every rank, such as 0,0,1,1 for four")

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -78,6 +78,12 @@ def rack_numbers(environment: Mapping[str, str]) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise OptionError(f"TESTBED_RACKS: {text!r} is no list of numbers, one for each rank: 0,0,1,1") from None
+
+
+def require_rack_each(racks: Sequence[int], num_ranks: int) -> None:
+    """Raises OptionError unless there is a number for each rank, or none at all."""
+    if racks and len(racks) != num_ranks:
+        raise OptionError(f"TESTBED_RACKS: {len(racks)} numbers for {num_ranks} ranks: one for each")
 
 
 def own_address(environment: Mapping[str, str]) -> str:

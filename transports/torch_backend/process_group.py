@@ -59,7 +59,13 @@ from transports.execution.communicator import Communicator
 from transports.execution.operations import ReduceOperation, Transport, check, check_written
 from transports.group import Group, Store
 from transports.torch_backend.autoload import BACKEND
-from transports.torch_backend.environment import own_address, parsed_axis, rack_numbers, require_known
+from transports.torch_backend.environment import (
+    own_address,
+    parsed_axis,
+    rack_numbers,
+    require_known,
+    require_rack_each,
+)
 from transports.torch_backend.monitored_barrier import MonitoredBarrier
 from transports.torch_backend.profiling import profiled
 from transports.torch_backend.works import Operation, Receipt
@@ -157,8 +163,7 @@ def _servers_meet(options: ProcessGroupOptions) -> tuple[str, Store]:
 def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
     """Those of a group's members. Raises OptionError where there are not as many as ranks."""
     num_ranks = dist.get_world_size() if dist.is_initialized() else backend_options.group_size
-    if racks and len(racks) != num_ranks:
-        raise OptionError(f"TESTBED_RACKS: {len(racks)} numbers for {num_ranks} ranks: one for each")
+    require_rack_each(racks, num_ranks)
     members = backend_options.global_ranks_in_group or range(backend_options.group_size)
     return tuple(racks[member] for member in members) if racks else ()
 
@@ -273,8 +278,9 @@ class TestbedProcessGroup(dist.ProcessGroup):
         """The root's tensors become the reduction of all members'; the others' stay as they are."""
         operation = _reduce_operation(opts)
         if _factor(opts) is not None:
-            self._require_reducible(tensors, operation)
             is_root = self.rank() == opts.rootRank
+            if is_root:
+                self._require_reducible(tensors, operation)
             tensors = [_premultiply(tensor if is_root else tensor.clone(), opts) for tensor in tensors]
         return Operation([self._open.reduce(tensor, opts.rootRank, operation) for tensor in tensors], tensors)
 
