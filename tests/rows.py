@@ -35,6 +35,19 @@ def iteration(
     }
 
 
+def one_is_slow() -> list[dict[str, object]]:
+    """Two iterations of two workers: the first one waits in its second forward pass for what the second one had not
+    computed yet."""
+    slow = {"backward_compute_end_s": 13.8, "backward_end_s": 13.8, "optimizer_end_s": 13.9, "end_s": 14.0}
+    trails = {"backward_end_s": 13.0, "optimizer_end_s": 13.1, "end_s": 13.2}
+    return [
+        iteration(0, 10.0) | trails,
+        iteration(1, 10.0) | slow,
+        iteration(0, 13.25, index=1, forward_stall_s=0.5),
+        iteration(1, 14.5, index=1),
+    ]
+
+
 def bucket(rank: int, started_s: float, done_s: float, *, index: int = 0, phase: str = "measured") -> dict[str, object]:
     times = {"enqueued_s": started_s, "started_s": started_s, "first_byte_s": started_s, "done_s": done_s}
     return {

@@ -11,7 +11,7 @@ import polars as pl
 from testbed.api.pictures import Picture
 from testbed.errors import InvalidResultError, ResultWarning, SpecError
 from testbed.record.reader import Record, load, load_frame, load_summary, require_record
-from testbed.record.summary import Outcome, Summary
+from testbed.record.summary import STANDING, Outcome, Summary
 from testbed.report import wording
 from testbed.report.markdown import run_markdown
 from testbed.report.page import record_figures
@@ -61,7 +61,7 @@ class Run:
     @property
     def stands(self) -> bool:
         """Whether the numbers stand: the verdict is `valid`, or `degraded`, with reservations that `reasons` says."""
-        return self.outcome in ("valid", "degraded")
+        return self.outcome in STANDING
 
     def require_standing(self) -> "Run":
         """This run. Raises InvalidResultError, with the reasons, where its numbers do not stand."""

@@ -18,6 +18,7 @@ from testbed.claims.formulas import FormulaError, evaluate
 from testbed.claims.numbers import Numbers
 from testbed.claims.wording import expected_text
 from testbed.experiment.claims import Claim, Interval, Row, matches
+from testbed.record.summary import STANDING
 
 State = Literal["holds", "degraded", "fails", "not judged"]
 
@@ -85,7 +86,7 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
 
     if not there:
         return judged("not judged", f"no point has {dict(claim.where)}")
-    bad = [point for point in mine if point.outcome not in ("valid", "degraded")]
+    bad = [point for point in mine if point.outcome not in STANDING]
     if bad:
         others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         return judged("not judged", f"{bad[0].text}: {bad[0].outcome}{others}")

@@ -343,11 +343,13 @@ def set_value(data: dict[Any, Any], path: str, value: Any) -> None:
         child = data.get(part)
         if child is None:
             child = _default_kind(part)
-        elif isinstance(child, str) or part in _SHORT_FOR:  # `collective: ring` stands for `collective: {kind: ring}`
-            child = child if isinstance(child, dict) else {_SHORT_FOR.get(part, "kind"): child}
         elif not isinstance(child, dict):
-            at = ".".join(parents[:number])
-            raise SpecError(f"{path}: {at} is {_describe(child)} here, which no path leads into; set {at} as a whole")
+            if not isinstance(child, str) and part not in _SHORT_FOR:
+                at = ".".join(parents[:number])
+                raise SpecError(
+                    f"{path}: {at} is {_describe(child)} here, which no path leads into; set {at} as a whole"
+                )
+            child = {_SHORT_FOR.get(part, "kind"): child}  # `collective: ring` stands for `collective: {kind: ring}`
         data[part] = child
         data = child
     data[last] = value

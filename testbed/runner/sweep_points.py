@@ -45,11 +45,14 @@ def plan_points(sweep: Sweep, plan: Planner = plan_here) -> list[Plan]:
 def _require_links_to_differ(sweep: Sweep, plans: Sequence[Plan]) -> None:
     """Raises SpecError for values of a link's settings that every link says otherwise, as `links` and documents of
     networks do: points that differ in nothing else would be repetitions, and compared as if they were not."""
-    for path in [path for axis in sweep.axes for path in axis.paths if path.partition(".")[0] in ("link", "links")]:
+    paths = [path for axis in sweep.axes for path in axis.paths if path.partition(".")[0] in ("link", "links")]
+    if not paths:
+        return
+    configurations = [frozenset((each.hop, each.spec) for each in plan.all_configured) for plan in plans]
+    for path in paths:
         found: dict[tuple[str, frozenset[object]], object] = {}
-        for point, plan in zip(sweep.points, plans, strict=True):
+        for point, configured in zip(sweep.points, configurations, strict=True):
             others = repr({key: value for key, value in point.settings.items() if key != path})
-            configured = frozenset((each.hop, each.spec) for each in plan.all_configured)
             value = point.settings.get(path)
             if (same := found.setdefault((others, configured), value)) != value:
                 raise SpecError(

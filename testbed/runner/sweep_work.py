@@ -192,7 +192,7 @@ def _duration_text(duration_s: float) -> str:
 
 
 def _line(summary: Summary, took_s: float) -> Text:
-    if summary.outcome not in ("valid", "degraded"):
+    if summary.outcome not in STANDING:
         return Text.assemble("      ", (summary.outcome, "red"), f"  ({_duration_text(took_s)})  {summary.reasons[0]}")
     numbers = (
         [f"iteration {number_text.time_text(summary.iteration_time_s.median)}"] if summary.iteration_time_s else []

@@ -9,7 +9,7 @@ from testbed.live.messages import Change, Interference, Iteration, Links, Machin
 from testbed.live.translation import Translator, opening, translator_of
 from testbed.verdict.parts import per_iteration
 from tests.live import batches, experiment, opened, planned
-from tests.rows import iteration, iterations
+from tests.rows import iterations, one_is_slow
 from tests.unit.testbed.conftest import Model, Scenario
 
 
@@ -90,14 +90,7 @@ def test_workers_that_do_not_wait_for_each_other_wait_for_nobody() -> None:
 
 
 def test_times_of_iterations_add_up_to_those_of_the_record_with_what_lies_between_them() -> None:
-    slow = {"backward_compute_end_s": 13.8, "backward_end_s": 13.8, "optimizer_end_s": 13.9, "end_s": 14.0}
-    trails = {"backward_end_s": 13.0, "optimizer_end_s": 13.1, "end_s": 13.2}
-    rows = [
-        iteration(0, 10.0) | trails,
-        iteration(1, 10.0) | slow,
-        iteration(0, 13.25, index=1, forward_stall_s=0.5),
-        iteration(1, 14.5, index=1),
-    ]
+    rows = one_is_slow()
     translator = Translator(opened(workers=2))
     found = [each for row in rows for each in translator.rows("iterations", [row]) if isinstance(each, Iteration)]
     recorded = per_iteration(iterations(*rows), num_workers=2, dilation=1.0).sum()

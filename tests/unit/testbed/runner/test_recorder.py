@@ -15,7 +15,7 @@ from testbed.plan.plan import make_plan
 from testbed.record.writer import RecordWriter
 from testbed.runner.recorder import Recorder
 from testbed.verdict.parts import worker_parts
-from tests.rows import iteration, iterations
+from tests.rows import iterations, one_is_slow
 
 
 class FollowedLinks:
@@ -78,14 +78,7 @@ def test_prometheus_gets_the_parts_that_the_record_has(tmp_path: Path) -> None:
         workload="synthetic",
         dilation=2,
     )
-    slow = {"backward_compute_end_s": 13.8, "backward_end_s": 13.8, "optimizer_end_s": 13.9, "end_s": 14.0}
-    trails = {"backward_end_s": 13.0, "optimizer_end_s": 13.1, "end_s": 13.2}
-    rows = [
-        iteration(0, 10.0) | trails,
-        iteration(1, 10.0) | slow,
-        iteration(0, 13.25, index=1, forward_stall_s=0.5),
-        iteration(1, 14.5, index=1),
-    ]
+    rows = one_is_slow()
     for row in rows:
         reported = {name: value for name, value in row.items() if name != "rank"}
         recorder.on_iteration(int(str(row["rank"])), messages.Iteration(**cast("Any", reported)))
