@@ -12,12 +12,12 @@ are not counted.
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.measure.observations import GradientThreadsNow
 from testbed.measure.run_queue_trace import ran_s, threads_of
+from testbed.system.processes import thread_name
 
 GRADIENT_PRIORITY: Final = 1
 """Of SCHED_RR; below the 5 of what measures links and the 10 of the programs that delay packets."""
@@ -76,7 +76,7 @@ class GradientThreads:
         found = [(host, thread, _policy(thread)) for host, thread in self._threads()]
         first = [policy == _REQUESTED for host, _, policy in found if host != STORAGE_NODE]
         ordinary = [
-            f"{host}: {_name(thread)} (thread {thread}) is in {_title(policy)}"
+            f"{host}: {thread_name(thread)} (thread {thread}) is in {_title(policy)}"
             for host, thread, policy in found
             if policy is not None and policy != _REQUESTED and ran_s(thread) >= LEAST_RUN_S
         ]
@@ -112,10 +112,3 @@ def _policy(thread: int) -> _Policy | None:
 def _title(policy: _Policy) -> str:
     name = _NAMES.get(policy.policy, f"policy {policy.policy}")
     return f"{name} at {policy.priority}" if policy.priority else name
-
-
-def _name(thread: int) -> str:
-    """What it is called (proc_pid_comm(5)); empty when it has ended."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{thread}/comm").read_text().strip()
-    return ""

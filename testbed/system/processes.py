@@ -85,6 +85,14 @@ def split_stat(text: str) -> tuple[str, list[str]]:
     return name, rest.split()
 
 
+def thread_name(thread: int) -> str:
+    """What a thread is called, by its id here (proc_pid_comm(5)); empty when it has ended."""
+    try:
+        return Path(f"/proc/{thread}/comm").read_text(errors="replace").removesuffix("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def sees_all_processes() -> bool:
     """Whether the processes of the whole machine are seen from here, by the pids that the kernel has for them; not from
     a container with pids of its own."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from testbed.system.processes import thread_name
+
 _TASKS: Final = Path("/proc/self/task")
 
 
@@ -36,15 +38,8 @@ def waited_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
 
 def threads(*, without: Collection[str] = ()) -> frozenset[int]:
     """Native ids of this process' threads, without those of these names (proc_pid_comm(5))."""
-    return frozenset(int(task.name) for task in _TASKS.iterdir() if not without or _name(task) not in without)
-
-
-def _name(task: Path) -> str:
-    """Empty when the thread has ended."""
-    try:
-        return (task / "comm").read_text().removesuffix("\n")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    found = frozenset(int(task.name) for task in _TASKS.iterdir())
+    return frozenset(each for each in found if thread_name(each) not in without) if without else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from testbed.system.processes import thread_name
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Channel, Completion, Endpoint, Header
 from transports.channels.framing import DTYPE_BYTES, DTYPES, OPERATIONS
@@ -68,7 +69,7 @@ def test_threads_that_are_the_whole_process_are_called_as_the_channel_says(kind:
 
     def names(endpoint: Endpoint, group: Group) -> set[str]:
         ring_pass(endpoint, group, 1)
-        return {(task / "comm").read_text().removesuffix("\n") for task in Path("/proc/self/task").iterdir()}
+        return {thread_name(int(task.name)) for task in Path("/proc/self/task").iterdir()}
 
     for found in together(kind, names, 2):
         assert channel_of(kind).shared_threads <= found
