@@ -8,7 +8,7 @@ from rich.console import Console
 
 from testbed.calibration.cache import Mode
 from testbed.commands.options import EPILOG, Json, Output, Set, Spec, emit
-from testbed.commands.traces import BatchSize, Trace, load_table
+from testbed.commands.traces import BatchSize, Device, Trace, load_table
 from testbed.errors import CalibrationError, SpecError
 from transports.bench.terminal import standard_output
 
@@ -71,6 +71,7 @@ def advise(
         ),
     ] = None,
     batch_size: BatchSize = None,
+    device: Device = None,
     iteration: Annotated[
         str | None,
         typer.Option(
@@ -112,6 +113,7 @@ def advise(
 
     \b
       testbed advise resnet50 --workers 32 --link 25gbit --target 0.9
+      testbed advise gpt2 --device h100_bf16 --batch-size 16 --workers 32 --link 100gbit
       testbed advise resnet50 --workers 4 --link 10gbit --target 0.9 --verify
     """
     from testbed.report.terminal.advice import advice_json, render_advice, render_verification
@@ -127,7 +129,7 @@ def advise(
         raise SpecError(f"--target is {target:g}; it is a share between 0 and 1, such as 0.9")
     if efficiency is not None and not 0 < efficiency <= 1:
         raise SpecError(f"--efficiency is {efficiency:g}; it is a share above 0 and at most 1, such as 0.8")
-    loaded = load_table(trace, batch_size)
+    loaded = load_table(trace, batch_size, device)
     today = Setting(
         table=loaded.table if iteration is None else _completed(loaded.table, iteration),
         num_workers=workers,

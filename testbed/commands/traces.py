@@ -1,8 +1,9 @@
 """trace: what a training computes and exchanges, as files: shown, generated, imported, exported."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import typer
 
@@ -11,6 +12,7 @@ from testbed.errors import SpecError, as_spec_errors
 from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
+    from testbed.traces.devices import DeviceName
     from testbed.traces.formats.base import Trace as AnyTrace
     from testbed.traces.formats.base import TraceFormat
     from testbed.traces.graph import Graph
@@ -26,6 +28,15 @@ BatchSize = Annotated[
     int | None,
     typer.Option(
         "--batch-size", min=1, max=65536, help="Samples per worker of a network named; 32 where nothing is said."
+    ),
+]
+Device = Annotated[
+    Literal["v100", "h100", "h100_bf16"] | None,
+    typer.Option(
+        "--device",
+        help="Of a network named: v100, derived from published totals, where nothing is said; h100, or h100_bf16 "
+        "(mixed precision), recorded.",
+        show_default=False,
     ),
 ]
 Trace = Annotated[
@@ -49,6 +60,10 @@ _Output = Annotated[Path, typer.Argument(help="The file to write.", metavar="FIL
 _Ranks = Annotated[int, typer.Option("--ranks", min=2, max=4096, help="How many.", show_default=False)]
 
 
+_HOOKS_SHARE: Final = 0.05
+"""Of an iteration; where hooks take more, `trace record` says so."""
+
+
 class Loaded(NamedTuple):
     """A table of layers, and where it is from."""
 
@@ -57,57 +72,62 @@ class Loaded(NamedTuple):
     source: str
 
 
-def load_table(trace: str, batch_size: int | None) -> Loaded:
+def load_table(trace: str, batch_size: int | None, device: "DeviceName | None" = None) -> Loaded:
     """A network's table, or a file's. Raises SpecError."""
     from testbed.traces.formats.base import read_table
 
-    if (found := _network(trace, batch_size)) is not None:
+    if (found := _network(trace, batch_size, device)) is not None:
         return found
-    table = read_table(_path(trace, batch_size))
-    device = f"recorded on {table.recorded_on}" if table.recorded_on else "which names no device"
+    table = read_table(_path(trace, batch_size, device))
+    recorded = f"recorded on {table.recorded_on}" if table.recorded_on else "which names no device"
     batch = "no batch size" if table.batch_size is None else f"batch {table.batch_size}"
-    return Loaded(table, Path(trace).name, f"from {trace}, {device}, {batch}")
+    return Loaded(table, Path(trace).name, f"from {trace}, {recorded}, {batch}")
 
 
-def _network(trace: str, batch_size: int | None) -> Loaded | None:
-    from testbed.traces.derived import DEVICES, derived_table
+def _network(trace: str, batch_size: int | None, device: "DeviceName | None") -> Loaded | None:
+    from testbed.traces.devices import DEFAULT_BATCH_SIZE, DEFAULT_DEVICE, network_table, source_text
     from testbed.traces.networks import NetworkName
 
+    on, size = device or DEFAULT_DEVICE, batch_size or DEFAULT_BATCH_SIZE
     for name in get_args(NetworkName):
         if trace == name:
-            size = batch_size or 32
-            source = f"derived, batch {size}; {DEVICES['v100'].source}"
-            return Loaded(derived_table(name, batch_size=size), trace, source)
+            try:
+                table = network_table(name, device=on, batch_size=size)
+            except ValueError as error:
+                raise SpecError(f"--{error}".replace("batch_size", "batch-size", 1)) from None
+            return Loaded(table, trace, f"{on}, batch {size}, {source_text(name, on, size)}")
     return None
 
 
-def _path(trace: str, batch_size: int | None) -> Path:
+def _path(trace: str, batch_size: int | None, device: "DeviceName | None") -> Path:
     """Of a trace that is no network. Raises SpecError."""
     from testbed.traces.networks import NetworkName
 
     if not Path(trace).exists():
         known = ", ".join(get_args(NetworkName))
         raise SpecError(f"{trace!r} is neither a network nor a file; networks: {known}")
-    if batch_size is not None:
-        raise SpecError("--batch-size goes with a network's name: a file says what was recorded, at one batch size")
+    for option, given in (("--batch-size", batch_size), ("--device", device)):
+        if given is not None:
+            raise SpecError(f"{option} goes with a network's name: a file says what was recorded, on which device")
     return Path(trace)
 
 
-def _load(trace: str, batch_size: int | None) -> "AnyTrace":
+def _load(trace: str, batch_size: int | None, device: "DeviceName | None") -> "AnyTrace":
     from testbed.traces.formats.base import read_trace
 
-    loaded = _network(trace, batch_size)
-    return read_trace(_path(trace, batch_size)) if loaded is None else loaded.table
+    loaded = _network(trace, batch_size, device)
+    return read_trace(_path(trace, batch_size, device)) if loaded is None else loaded.table
 
 
 @commands.command("show", epilog=EPILOG, short_help="Print a trace: its layers, or what its ranks do.")
-def show(trace: _AnyTrace, batch_size: BatchSize = None, as_json: Json = False) -> None:
+def show(trace: _AnyTrace, batch_size: BatchSize = None, device: Device = None, as_json: Json = False) -> None:
     """Print a trace: how long its layers compute, and how many bytes of gradients they make; or of a graph what each
     rank computes and exchanges.
 
     Examples:
 
       testbed trace show resnet50
+      testbed trace show gpt2 --device h100_bf16 --batch-size 16
       testbed trace show fsdp8.json
       testbed trace show profiles/        (torch's profiler, a file for each rank)
     """
@@ -115,14 +135,14 @@ def show(trace: _AnyTrace, batch_size: BatchSize = None, as_json: Json = False) 
     from testbed.report.terminal.graph import graph_json, render_graph
     from testbed.traces.graph import Graph
 
-    loaded = _load(trace, batch_size)
+    loaded = _load(trace, batch_size, device)
     if isinstance(loaded, Graph):
         if as_json:
             emit(graph_json(loaded, trace))
         else:
             render_graph(loaded, trace, standard_output())
         return
-    table = load_table(trace, batch_size)
+    table = load_table(trace, batch_size, device)
     if as_json:
         emit(trace_json(*table))
     else:
@@ -171,6 +191,7 @@ def generate(
         ),
     ] = None,
     batch_size: BatchSize = None,
+    device: Device = None,
     format_: Annotated[str, typer.Option("--format", help="graph, or chakra for ASTRA-sim and others.")] = "graph",
 ) -> None:
     """Make the graph of an iteration, for any number of ranks, from a table of layers.
@@ -196,7 +217,14 @@ def generate(
         except ValidationError as error:
             raise SpecError("\n".join(explanations(error, given, GENERATORS[kind]))) from None
         written = TRACE_FORMATS.parse(format_)
-    table = load_table(trace, batch_size).table
+    table = load_table(trace, batch_size, device).table
+    if device is not None and table.host_to_device_s:
+        typer.echo(
+            f"the copy of a batch to the device ({1e3 * table.host_to_device_s:.2f} ms) is left out: a graph has no "
+            "input that is read ahead of its iteration",
+            err=True,
+        )
+        table = replace(table, host_to_device_s=0.0)
     if table.input_and_copy_s:
         raise SpecError(
             f"{trace}: a graph has no input that is read ahead of its iteration; leave input_us and host_to_device_us "
@@ -271,6 +299,10 @@ def record(
         typer.Option("--tokens", min=1, help="Samples are whole numbers below this one.", show_default=False),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1.")] = "cpu",
+    autocast: Annotated[
+        Literal["bfloat16"] | None,
+        typer.Option("--autocast", help="Mixed precision: what torch.autocast computes with.", show_default=False),
+    ] = None,
     iterations: Annotated[int, typer.Option("--iterations", min=3, max=10_000, help="Timed ones.")] = 10,
     warmup: Annotated[int, typer.Option("--warmup", min=1, max=10_000, help="Iterations before them.")] = 3,
 ) -> None:
@@ -282,6 +314,7 @@ def record(
 
       testbed trace record cnn.txt --model cnn --batch 64
       testbed trace record resnet50.txt --model torchvision.models:resnet50 --sample 3x224x224 --device cuda
+      testbed trace record gpt2.txt --model my_models:gpt2 --sample 512 --tokens 50257 --device cuda --autocast bfloat16
       testbed run SPEC --set 'workload={kind: replay, trace: cnn.txt}'
     """
     from testbed.machine.layer_times import Recording, imported, record_layers, shipped
@@ -301,10 +334,18 @@ def record(
         num_tokens=tokens,
         batch_size=batch_size,
         device=device,
+        autocast=autocast,
         num_iterations=iterations,
         num_warmup=warmup,
     )
-    _write(TRACE_FORMATS.parse("layers"), record_layers(recording), output)
+    found = record_layers(recording)
+    if found.hooked_s > (1 + _HOOKS_SHARE) * found.unhooked_s:
+        typer.echo(
+            f"hooks on its layers made iterations {100 * (found.hooked_s / found.unhooked_s - 1):.0f} % longer; passes "
+            "are as long as without them, layers have the shares that they had with them",
+            err=True,
+        )
+    _write(TRACE_FORMATS.parse("layers"), found.table, output)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -320,6 +361,7 @@ def import_trace(
     trace: _AnyTrace,
     output: _Output,
     batch_size: BatchSize = None,
+    device: Device = None,
     format_: Annotated[
         str | None,
         typer.Option("--format", help="What the trace is, where it is not recognised: kineto, chakra, layers, ..."),
@@ -342,9 +384,9 @@ def import_trace(
 
     with as_spec_errors():
         if format_ is None:
-            loaded = _load(trace, batch_size)
+            loaded = _load(trace, batch_size, device)
         else:
-            loaded = read_trace(_path(trace, batch_size), TRACE_FORMATS.parse(format_))
+            loaded = read_trace(_path(trace, batch_size, device), TRACE_FORMATS.parse(format_))
         written = TRACE_FORMATS.parse("graph" if isinstance(loaded, Graph) else "layers")
     _write(written, loaded, output)
 
@@ -369,6 +411,7 @@ def export(
         ),
     ] = "layers",
     batch_size: BatchSize = None,
+    device: Device = None,
 ) -> None:
     """Write what a run was, or what a trace says, in a format of others.
 
@@ -389,7 +432,7 @@ def export(
         return
     with as_spec_errors():
         written = TRACE_FORMATS.parse(format_)
-    _write(written, _load(source, batch_size), output)
+    _write(written, _load(source, batch_size, device), output)
 
 
 def _export_record(path: Path, output: Path, format_: str) -> None:

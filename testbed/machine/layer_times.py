@@ -3,6 +3,10 @@
 A layer is a module that has parameters of its own; what follows it without any (activations, pooling) counts as its
 part. Of forward, moments are when each layer begins; of backward, when the last gradient of each layer is there. On the
 processor they are the clock's, on a GPU events in its stream, so that nothing waits for it while it computes.
+
+Hooks take time, too: where a GPU waits for its host to launch kernels, up to half of an iteration (ResNet-50 with 8
+images on an H100). So each iteration with hooks is followed by one without, whose passes count; of those with hooks
+only the layers' shares do.
 """
 
 import importlib
@@ -15,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.workloads.training import Training
@@ -25,6 +29,9 @@ from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+Autocast = Literal["bfloat16"]
+"""float16 needs a scaled loss, which is a program of its own."""
 
 _LEARNING_RATE: Final = 1e-6
 _MOMENTUM: Final = 0.9
@@ -45,6 +52,8 @@ class Recording:
     """As torch calls it: `cpu`, `cuda`, `cuda:1`."""
     num_iterations: int
     num_warmup: int
+    autocast: Autocast | None = None
+    """What forward computes with where torch.autocast deems it safe; None: float32, as torch is set."""
 
 
 class Shipped(NamedTuple):
@@ -67,7 +76,17 @@ def imported(model: str) -> "Callable[[], nn.Module]":
     return lambda: _made(model)
 
 
-def record_layers(recording: Recording) -> LayerTable:
+class Recorded(NamedTuple):
+    """What came of it."""
+
+    table: LayerTable
+    hooked_s: float
+    """Median of iterations with hooks on the layers."""
+    unhooked_s: float
+    """Without them, as in the table."""
+
+
+def record_layers(recording: Recording) -> Recorded:
     """The table of the model's layers: medians over iterations.
 
     Raises SpecError for what cannot be timed, and MissingRequirementError for a device that is not there.
@@ -83,11 +102,19 @@ def record_layers(recording: Recording) -> LayerTable:
     stopwatch: Stopwatch[Any] = _Events(device) if device.type == "cuda" else _Clock()
     timer = _Timer(model, layers, stopwatch)
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
-    with _as_spec_errors(recording.model), timer.attached():
-        found = [
-            timer.iteration(inputs, device, optimizer) for _ in range(recording.num_warmup + recording.num_iterations)
-        ]
-    return _table(layers, found[recording.num_warmup :], recording, described(device))
+    hooked, unhooked = [], []
+    with _as_spec_errors(recording.model):
+        for _ in range(recording.num_warmup + recording.num_iterations):
+            with timer.attached():
+                hooked.append(timer.iteration(inputs, device, optimizer, recording.autocast))
+            unhooked.append(timer.iteration(inputs, device, optimizer, recording.autocast))
+    hooked, unhooked = hooked[recording.num_warmup :], unhooked[recording.num_warmup :]
+    computed = f", autocast to {recording.autocast}" if recording.autocast else ""
+    return Recorded(
+        _table(layers, hooked, unhooked, recording, f"{described(device)}{computed}"),
+        median(each.whole_s for each in hooked),
+        median(each.whole_s for each in unhooked),
+    )
 
 
 def described(device: "torch.device") -> str:
@@ -240,6 +267,11 @@ class _Iteration:
     backward_s: float
     update_s: float
 
+    @property
+    def whole_s(self) -> float:
+        """All of it."""
+        return self.host_to_device_s + self.forward_s + self.backward_s + self.update_s
+
 
 @dataclass(slots=True)
 class _Timer(Generic[Moment]):
@@ -281,16 +313,23 @@ class _Timer(Generic[Moment]):
         return hook
 
     def iteration(
-        self, inputs: "torch.Tensor", device: "torch.device", optimizer: "torch.optim.Optimizer"
+        self,
+        inputs: "torch.Tensor",
+        device: "torch.device",
+        optimizer: "torch.optim.Optimizer",
+        autocast: Autocast | None = None,
     ) -> _Iteration:
         """Copy, forward, backward, update."""
+        import torch
+
         mark, between_s = self.stopwatch.mark, self.stopwatch.between_s
         self.begins.clear()
         self.ready.clear()
         begun = mark()
         batch = inputs.to(device, non_blocking=True)
         copied = mark()
-        loss = _loss(self.model(batch))
+        with torch.autocast(device.type, torch.bfloat16, enabled=autocast is not None):
+            loss = _loss(self.model(batch))
         forward = mark()
         loss.backward()  # type: ignore[no-untyped-call]
         backward = mark()
@@ -322,39 +361,46 @@ def _loss(output: Any) -> "torch.Tensor":
 
 
 def _table(
-    layers: Sequence[_ModelLayer], iterations: Sequence[_Iteration], recording: Recording, device: str
+    layers: Sequence[_ModelLayer],
+    hooked: Sequence[_Iteration],
+    unhooked: Sequence[_Iteration],
+    recording: Recording,
+    device: str,
 ) -> LayerTable:
-    """Layers in the order in which they began, with medians of moments, so that parts add up to the whole."""
+    """Layers in the order in which they began, with medians of moments, so that parts add up to the whole; in
+    proportion to the passes without hooks."""
     for number, layer in enumerate(layers):
-        for what, found in (("forward", iterations[0].begins_s), ("backward", iterations[0].ready_s)):
+        for what, found in (("forward", hooked[0].begins_s), ("backward", hooked[0].ready_s)):
             if number not in found:
                 raise SpecError(
                     f"--model: layer {layer.name} has parameters and takes no part in the {what} pass, so that nobody "
                     "would exchange its gradients; take it out, or freeze it (requires_grad=False)"
                 )
-    begins_s = {number: median(each.begins_s[number] for each in iterations) for number in range(len(layers))}
-    ready_s = {number: median(each.ready_s[number] for each in iterations) for number in range(len(layers))}
-    forward_s = median(each.forward_s for each in iterations)
-    backward_s = median(each.backward_s for each in iterations)
+    begins_s = {number: median(each.begins_s[number] for each in hooked) for number in range(len(layers))}
+    ready_s = {number: median(each.ready_s[number] for each in hooked) for number in range(len(layers))}
+    forward_s = median(each.forward_s for each in hooked)
+    backward_s = median(each.backward_s for each in hooked)
     order = sorted(begins_s, key=lambda number: begins_s[number])
     borders_s = [0.0, *(begins_s[number] for number in order[1:]), max(forward_s, begins_s[order[-1]])]
     # Branches may be through in another order than they began in: a layer is, when all behind it are.
     through_s = [*accumulate((ready_s[number] for number in reversed(order)), max)]
     through_s[-1] = max(through_s[-1], backward_s)
     backwards_s = [later - earlier for earlier, later in pairwise([0.0, *through_s])][::-1]
+    forward_factor = median(each.forward_s for each in unhooked) / borders_s[-1]
+    backward_factor = median(each.backward_s for each in unhooked) / through_s[-1]
     return LayerTable(
         layers=tuple(
             Layer(
                 name=layers[number].name,
-                forward_s=end_s - begin_s,
-                backward_s=layer_backward_s,
+                forward_s=(end_s - begin_s) * forward_factor,
+                backward_s=layer_backward_s * backward_factor,
                 size_bytes=ELEMENT_BYTES * sum(each.numel() for each in layers[number].parameters),
                 shapes=tuple(tuple(each.shape) for each in layers[number].parameters),
             )
             for number, (begin_s, end_s), layer_backward_s in zip(order, pairwise(borders_s), backwards_s, strict=True)
         ),
-        host_to_device_s=median(each.host_to_device_s for each in iterations),
-        update_s=median(each.update_s for each in iterations),
+        host_to_device_s=median(each.host_to_device_s for each in unhooked),
+        update_s=median(each.update_s for each in unhooked),
         batch_size=recording.batch_size,
         recorded_on=device,
     )

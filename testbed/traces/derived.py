@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from testbed.traces.networks import NetworkLayer, NetworkName, network
 from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable
 
-DeviceName = Literal["v100"]
+DerivedDevice = Literal["v100"]
 
 _BACKWARD_MULTIPLICATIONS: Final = 2
 """For each of forward: backward multiplies for the gradients of the weights, and for those of the layer's input."""
@@ -35,7 +35,7 @@ class Device:
     source: str
 
 
-DEVICES: Final[dict[DeviceName, Device]] = {
+DEVICES: Final[dict[DerivedDevice, Device]] = {
     "v100": Device(
         # ResNet-50's: 32 samples, three times its forward pass of 4.09e9 multiplications, in 97 ms.
         multiplications_per_s=4.05e12,
@@ -51,7 +51,7 @@ DEVICES: Final[dict[DeviceName, Device]] = {
 }
 
 
-def derived_table(name: NetworkName, *, device: DeviceName = "v100", batch_size: int = 32) -> LayerTable:
+def derived_table(name: NetworkName, *, device: DerivedDevice = "v100", batch_size: int = 32) -> LayerTable:
     """One iteration of a network on a device.
 
     Times grow with the batch as multiplications do: in proportion. Devices are less busy with small batches, so that

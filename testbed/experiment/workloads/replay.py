@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -18,7 +18,7 @@ from pydantic import (
 from testbed.errors import SpecError
 from testbed.experiment.iterative import Replayed, milliseconds
 from testbed.experiment.workloads.base import WORKLOADS, unread
-from testbed.traces.derived import DEVICES, DeviceName, derived_table
+from testbed.traces.devices import DEFAULT_BATCH_SIZE, DEFAULT_DEVICE, DeviceName, network_table, source_text
 from testbed.traces.formats.base import File, lines_of, read_trace
 from testbed.traces.formats.graph import graph_text, parse_graph
 from testbed.traces.formats.layers import Layers, layers_text
@@ -28,9 +28,6 @@ from testbed.traces.table import LayerTable
 
 if TYPE_CHECKING:
     from testbed.experiment.experiment import Experiment
-
-_DEFAULT_DEVICE: Final[DeviceName] = "v100"
-_DEFAULT_BATCH_SIZE: Final = 32
 
 
 class WrittenTrace(BaseModel):
@@ -75,15 +72,18 @@ class Replay(Replayed):
         NetworkName | WrittenTrace | WrittenGraph,
         WithJsonSchema({"anyOf": [{"enum": list(get_args(NetworkName))}, {"type": ["string", "object"]}]}),
     ]
-    """`alexnet`, `bert_base`, `googlenet`, `gpt2`, `mobilenet`, `resnet50`, `resnet101` or `vgg16`, whose times are
-    derived from the multiplications of their layers; or a file in any of the formats that `testbed trace list` names,
+    """`alexnet`, `bert_base`, `googlenet`, `gpt2`, `mobilenet`, `resnet50`, `resnet101` or `vgg16`, on one of the
+    devices that are known; or a file in any of the formats that `testbed trace list` names,
     from the directory in which the command runs. A file that holds a graph for each worker is replayed as it is,
     without layers, gradients or what is done with these; `testbed trace generate` makes such files."""
     device: DeviceName | None = None
-    """Of a network named: `v100`, also where nothing is said. A file says what was recorded."""
+    """Of a network named: `v100`, also where nothing is said, whose times are derived from published totals and the
+    multiplications of layers; `h100`, recorded in float32 as torch is set, or `h100_bf16`, with autocast to bfloat16. A
+    file says what was recorded."""
     batch_size: int | None = Field(None, ge=1, le=65536)
-    """Samples per worker and iteration: forward and backward take a time in proportion. 32 of a network where nothing
-    is said; those of the file, if it says how many it was recorded with."""
+    """Samples per worker and iteration. 32 of a network where nothing is said; those of the file, if it says how many
+    it was recorded with. Forward and backward take a time in proportion, on the devices that were recorded what they
+    took: between two batch sizes on the line from one to the other."""
 
     @field_validator("trace", mode="before")
     @classmethod
@@ -116,13 +116,14 @@ class Replay(Replayed):
             return data
         return {
             **data,
-            "device": _DEFAULT_DEVICE if data.get("device") is None else data["device"],
-            "batch_size": _DEFAULT_BATCH_SIZE if data.get("batch_size") is None else data["batch_size"],
+            "device": DEFAULT_DEVICE if data.get("device") is None else data["device"],
+            "batch_size": DEFAULT_BATCH_SIZE if data.get("batch_size") is None else data["batch_size"],
         }
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if not isinstance(self.trace, WrittenTrace | WrittenGraph):
+            self.layer_table()  # raises ValueError
             return self
         if self.device is not None:
             raise ValueError("device: a file says what was recorded, on whatever device; leave it out")
@@ -141,7 +142,7 @@ class Replay(Replayed):
     def layer_table(self) -> LayerTable:
         """The trace's table of layers, at the batch size requested."""
         assert not isinstance(self.trace, WrittenGraph), "that is a GraphReplay"
-        return _table(self.trace, self.device or _DEFAULT_DEVICE, self.batch_size)
+        return _table(self.trace, self.device or DEFAULT_DEVICE, self.batch_size)
 
     def origin(self) -> str:
         """The network and the device, or the file."""
@@ -150,9 +151,9 @@ class Replay(Replayed):
             return f"{self.trace.file} (recorded on {recorded_on})" if recorded_on else self.trace.file
         if isinstance(self.trace, WrittenGraph):
             return self.trace.file
-        device = DEVICES[self.device or _DEFAULT_DEVICE]
-        measured = "that device's totals" if self.trace in device.totals else "the rate of ResNet-50 there"
-        return f"{self.trace} on {self.device}, batch {self.batch_size} (derived from {measured})"
+        device, batch_size = self.device or DEFAULT_DEVICE, self.batch_size or DEFAULT_BATCH_SIZE
+        source = source_text(self.trace, device, batch_size).partition(";")[0]
+        return f"{self.trace} on {device}, batch {batch_size} ({source})"
 
 
 class GraphReplay(Replay):
@@ -269,4 +270,4 @@ def _table(trace: NetworkName | WrittenTrace, device: DeviceName, batch_size: in
     if isinstance(trace, WrittenTrace):
         table = _parsed(trace.layers)
         return table if batch_size is None else table.for_batch(batch_size)
-    return derived_table(trace, device=device, batch_size=batch_size or _DEFAULT_BATCH_SIZE)
+    return network_table(trace, device=device, batch_size=batch_size or DEFAULT_BATCH_SIZE)

@@ -275,7 +275,7 @@ class _RankReader:
             return Collective("barrier", 0, "uint8", self._group(members))
         num_given, num_made = reader.count("In msg nelems"), reader.count("Out msg nelems")
         count = max(num_given, num_made)
-        root = reader.count("Root Rank") if operation in _ROOTED else None
+        root = self._root(event, reader, members) if operation in _ROOTED else None
         splits: Sequence[int] = ()
         if operation in ("gather", "scatter"):
             count = len(members) * min(num_given or count, num_made or count)
@@ -284,6 +284,16 @@ class _RankReader:
             if not splits and num_given != num_made:
                 self._fail(event.number, f"it reads {num_given} elements and writes {num_made}, and says no splits")
         return self._collective(event, operation, count, self._type(event, reader.word("dtype")), members, root, splits)
+
+    def _root(self, event: _Event, reader: "_Arguments", members: Sequence[int]) -> int:
+        """`Root Rank`, which our backend writes. torch has none: what it calls `Rank` of such an operation is the
+        root's place in the group (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, torch/csrc/profiler/util.cpp)."""
+        if "Root Rank" in event.arguments:
+            return reader.count("Root Rank")
+        ranks, place = reader.numbers("Process Group Ranks") or members, reader.count("Rank")
+        if place >= len(ranks):
+            self._fail(event.number, f"its root has place {place} in a group of {len(ranks)}")
+        return ranks[place]
 
     @staticmethod
     def _splits(reader: "_Arguments", members: Sequence[int]) -> Sequence[int]:

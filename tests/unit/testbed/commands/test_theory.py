@@ -84,8 +84,16 @@ def test_advice_for_scripts_is_one_json_object() -> None:
 
 def test_advice_says_the_device_and_the_batch_that_it_is_for(tmp_path: Path) -> None:
     words = ("--workers", "32", "--link", "10gbit")
-    assert "batch 32; Zhang et al. 2020 (arXiv:2006.10103): V100" in run("advise", "resnet50", *words, "--json").stdout
+    assert (
+        "v100, batch 32, derived from that device's totals; Zhang et al. 2020 (arXiv:2006.10103): V100"
+        in run("advise", "resnet50", *words, "--json").stdout
+    )
     assert "V100" in run("advise", "resnet50", *words).stdout
+    recorded = json.loads(run("advise", "gpt2", "--device", "h100_bf16", "--batch-size", "12", *words, "--json").stdout)
+    assert recorded["source"].startswith("h100_bf16, batch 12, recorded on NVIDIA H100 80GB HBM3, torch 2.11.0")
+    beyond = run("advise", "gpt2", "--device", "h100", "--batch-size", "64", *words)
+    assert isinstance(beyond.exception, SpecError)
+    assert str(beyond.exception).startswith("--batch-size: gpt2 was recorded on h100 with 1 to 32 samples (got 64)")
     table = tmp_path / "mine.txt"
     table.write_text("# batch_size=8\n# recorded_on=A100\nId Name Forward Backward Comm Size\n0 a 10 20 - 4000\n")
     reported = json.loads(run("advise", str(table), *words, "--json").stdout)

@@ -12,6 +12,7 @@ from testbed.cli import app
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import validate
 from testbed.experiment.workloads.training import Training
+from testbed.machine import layer_times
 from testbed.machine.layer_times import Recording, imported, record_layers, shipped
 from testbed.traces.formats.base import read_table
 from testbed.traces.table import LayerTable
@@ -46,7 +47,7 @@ class Slow(nn.Module):
 def recorded(make: Callable[[], nn.Module], **changes: Any) -> LayerTable:
     given: dict[str, Any] = {"model": "m:f", "sample_shape": (3,), "num_tokens": None, "batch_size": 4}
     given |= {"device": "cpu", "num_iterations": 3, "num_warmup": 1, **changes}
-    return record_layers(Recording(make=make, **given))
+    return record_layers(Recording(make=make, **given)).table
 
 
 def test_each_layer_has_its_own_times_and_they_make_the_whole() -> None:
@@ -79,6 +80,25 @@ class Branches(nn.Module):
         return {"logits": self.last(left + self.right(self.frozen(inputs)))}
 
 
+def test_what_hooks_take_is_not_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that waits for its host they made iterations half as long again, and the table with them."""
+    hook = layer_times._Timer._begin
+
+    def slow(timer: layer_times._Timer[Any], number: int) -> Callable[..., None]:
+        return lambda *given: (hook(timer, number)(*given), time.sleep(0.03))[0]
+
+    monkeypatch.setattr(layer_times._Timer, "_begin", slow)
+    model = nn.Sequential(Slow(0.02), Slow(0.02))
+    given: dict[str, Any] = {"model": "m:f", "sample_shape": (3,), "num_tokens": None, "batch_size": 4}
+    found = record_layers(Recording(make=lambda: model, device="cpu", num_iterations=3, num_warmup=1, **given))
+    assert found.hooked_s > found.unhooked_s + 0.05
+    table = found.table
+    assert table.forward_s + table.backward_s + table.update_s == pytest.approx(found.unhooked_s, rel=0.05)
+    assert 0.04 <= table.forward_s < 0.06
+    first, second = table.layers
+    assert first.forward_s == pytest.approx(second.forward_s, rel=0.3)
+
+
 def test_layers_come_in_the_order_of_the_forward_pass() -> None:
     table = recorded(Branches)
     assert [layer.name for layer in table.layers] == ["left", "right", "last"]
@@ -94,6 +114,21 @@ def test_a_parameter_that_two_layers_share_counts_once() -> None:
         return nn.Sequential(first, second)
 
     assert [layer.shapes for layer in recorded(tied).layers] == [((3, 3),), ((3,),)]
+
+
+def test_mixed_precision_is_computed_with_and_said() -> None:
+    seen: list[torch.dtype] = []
+
+    def linear() -> nn.Module:
+        made = nn.Linear(3, 2)
+        made.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
+        return made
+
+    assert not recorded(linear).recorded_on.endswith("bfloat16")
+    table = recorded(linear, autocast="bfloat16")
+    assert seen == [torch.float32] * 8 + [torch.bfloat16] * 8
+    assert table.recorded_on.endswith(", autocast to bfloat16")
+    assert table.layers[0].size_bytes == 4 * (3 * 2 + 2), "gradients are those of the parameters: float32"
 
 
 def test_samples_may_be_whole_numbers() -> None:

@@ -12,6 +12,7 @@ from testbed.experiment.workloads.replay import Replay
 from testbed.plan.plan import make_plan
 from testbed.traces.derived import derived_table
 from testbed.traces.networks import parameter_shapes
+from testbed.traces.recorded import recorded_table
 from tests.training_ranks import Worker, trained
 
 LENGTHS = {"compute_only": 1, "warmup": 2, "iterations": 2}
@@ -115,6 +116,17 @@ def test_a_network_has_its_own_tensors_and_the_times_of_the_device() -> None:
     assert half.layer_table().compute_s == pytest.approx(workload.layer_table().compute_s / 2)
     assert "v100" in workload.computing()
     assert "derived" in workload.computing()
+
+
+def test_a_network_that_was_recorded_has_its_input_and_its_update_too() -> None:
+    workload = replay(trace="gpt2", device="h100_bf16", batch_size=16)
+    table = workload.layer_table()
+    assert table == recorded_table("gpt2", device="h100_bf16", batch_size=16)
+    assert table.host_to_device_s > 0
+    assert sum(layer.size_bytes for layer in table.layers) == 4 * 124_439_808
+    assert "recorded on NVIDIA H100 80GB HBM3" in workload.computing()
+    with pytest.raises(SpecError, match="workload: batch_size: gpt2 was recorded on h100 with 1 to 32 samples"):
+        replay(trace="gpt2", device="h100", batch_size=64)
 
 
 def test_layers_without_gradients_take_their_time_all_the_same() -> None:

@@ -167,6 +167,16 @@ def test_nccls_kernels_that_repeat_the_arguments_are_not_counted_twice(tmp_path:
     assert graph.compute_s(0) == pytest.approx(3e-6)
 
 
+def test_nccls_roots_are_places_in_their_groups(tmp_path: Path) -> None:
+    """torch writes no `Root Rank`: as ResNet-50's buffers were broadcast on an H100, its trace could not be read."""
+    turned: dict[str, Any] = {"Process Group Ranks": "[1, 0]", "Rank": 0}
+    graph = read_trace(
+        ranks(tmp_path, lambda _: described("broadcast", 1.0, Rank=1), lambda _: described("reduce", **turned))
+    )
+    assert isinstance(graph, Graph)
+    assert [node.root for node in graph.ranks[0] if isinstance(node, Collective)] == [1, 1]
+
+
 def test_on_a_gpu_the_device_s_times_count(tmp_path: Path) -> None:
     """The processor launches the all-reduce in the first product; on the device it comes after both."""
 
@@ -234,7 +244,8 @@ def test_of_operations_in_a_row_each_waits_for_the_one_before_it(tmp_path: Path)
         (described("allreduce", dtype="Complex"), "elements are of type 'Complex'"),
         (described("allreduce", **{"In msg nelems": -1}), "In msg nelems is -1"),
         (described("allreduce", **{"Group size": 3}), r"Process Group Ranks are \[0, 1\], and Group size is 3"),
-        (described("broadcast"), "Root Rank is None"),
+        (described("broadcast"), "Rank is None"),
+        (described("broadcast", Rank=2), "its root has place 2 in a group of 2"),
         (described("all_to_allv", **{"Out msg nelems": 4}), "it reads 8 elements and writes 4, and says no splits"),
         (event("record_param_comms", 5.0, **{"Collective name": []}), r"Collective name is \[\], which is not a word"),
         (described("send"), "Dst Rank is None"),
