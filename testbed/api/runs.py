@@ -55,8 +55,13 @@ class Run:
 
     @property
     def reasons(self) -> list[str]:
-        """Of the verdict."""
+        """Why the verdict is not `valid`, the gravest first; empty where it is."""
         return self.summary.reasons
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know that calls no number in question."""
+        return self.summary.notes
 
     @property
     def stands(self) -> bool:

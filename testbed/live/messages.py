@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from testbed.record.summary import Outcome
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +167,8 @@ class Ending:
     headline: str
     """The answer to the experiment's question."""
     reasons: list[str]
+    notes: list[str]
+    """What a reader should know that calls no number in question."""
     iteration_time_s: float | None
     """Mean of the measured ones."""
     record: str

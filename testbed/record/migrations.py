@@ -20,12 +20,16 @@ def migrated(document: dict[str, Any]) -> dict[str, Any]:
     Raises ValueError for a version that is not known.
     """
     version = document.get("schema_version")
-    if version == OLDEST_VERSION:
-        others = {key: value for key, value in document.items() if key != "unshared_memory_bytes"}
-        return {**others, "uss_bytes": document.get("unshared_memory_bytes"), "schema_version": SCHEMA_VERSION}
-    if version != SCHEMA_VERSION:
+    if version == SCHEMA_VERSION:
+        return document
+    if version not in range(OLDEST_VERSION, SCHEMA_VERSION):
         raise ValueError(f"schema_version is {version!r}; this version reads {OLDEST_VERSION} to {SCHEMA_VERSION}")
-    return document
+    found = dict(document)
+    if version == OLDEST_VERSION:
+        found["uss_bytes"] = found.pop("unshared_memory_bytes", None)
+    if found.get("outcome") == "valid":  # of others it is not known which were notes
+        found |= {"reasons": [], "notes": found.get("reasons", [])}
+    return {**found, "schema_version": SCHEMA_VERSION}
 
 
 def with_host_to_device(iterations: pl.DataFrame) -> pl.DataFrame:

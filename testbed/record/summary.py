@@ -10,7 +10,7 @@ from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
 STANDING: Final[tuple[Outcome, ...]] = ("valid", "degraded")
 """Outcomes of runs whose numbers stand."""
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 
 class _Part(BaseModel):
@@ -627,6 +627,9 @@ class Summary(Results):
 
     outcome: Outcome
     reasons: list[str]
+    """Why it is not valid, the gravest first; empty where it is."""
+    notes: list[str] = []
+    """What a reader should know that calls no number in question."""
 
 
 def kind_of_reason(reason: str) -> str:

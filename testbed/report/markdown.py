@@ -20,8 +20,8 @@ def run_markdown(summary: Summary, pictures: Sequence[Path], folder: Path) -> st
         "",
     ]
     lines += [wording.headline(summary), "", f"**{summary.outcome.upper()}**: {wording.OUTCOMES[summary.outcome]}", ""]
-    if summary.reasons:
-        lines += [*(f"- {plain(reason)}" for reason in summary.reasons), ""]
+    said = [*summary.reasons, *(f"note: {note}" for note in summary.notes)]
+    lines += [*(f"- {plain(each)}" for each in said), ""] if said else []
     lines += table(("", "", ""), "lrl", _numbers(summary))
     if summary.links:
         lines += table(_LINK_COLUMNS, "lrrrrrrr", _links(summary))

@@ -69,7 +69,7 @@ _NUM_COLUMNS: Final = 220
 _NUM_SPANS: Final = 4000
 """Of workers' computing and buckets; beyond it only some of the workers are drawn."""
 _NUM_CHANGES: Final = 30
-"""More changes than this are not marked: their words would cover the plot."""
+"""Changes after so many are not marked: their words would cover the plot."""
 _NUM_BARS: Final = 400
 """More iterations than this are drawn as means of some."""
 _NUM_MARKS: Final = 150
@@ -92,17 +92,16 @@ def utilization(record: Record) -> Figure | None:
     starts = iterations["start_s"].to_list() if iterations.height <= _NUM_MARKS else []
     at_s = [rounded((moment_s - start_s) / record.summary.dilation) for moment_s in starts]
     marks = Rules(name="starts of iterations", color="#8c8c8c40", x=at_s)
-    changes = _changes(record, end_s=(end_s - start_s) / record.summary.dilation)
-    seconds = Axis(title="seconds")
+    changes, among = _changes(record, end_s=(end_s - start_s) / record.summary.dilation)
     title = "Utilisation of links"
     if lines:
         share = Axis(title="utilisation", suffix=" %", zero=True)
         series: list[Series] = [marks, *_utilization_lines(frames), *changes]
-        return Figure(title=title, height=260, x=seconds, y=share, series=series, zoom=True)
+        return Figure(title=title, height=260, x=Axis(title=f"seconds{among}"), y=share, series=series, zoom=True)
     return Figure(
         title=title,
         height=20 + 17 * len(frames),
-        x=Axis(title="seconds", grid=False),
+        x=Axis(title=f"seconds{among}", grid=False),
         y=_rows(list(frames)),
         series=[_utilization_heat(frames), marks, *changes],
         zoom=True,
@@ -118,12 +117,12 @@ def rates(record: Record) -> Figure | None:
     """Directions whose rate changed: the configured rate of each over time, and what it carried."""
     window = _window(record)
     changed = record.changes.filter(pl.col("setting").is_in(["rate", "carrier"])).select("link", "node").unique().rows()
-    links = [link for link in record.summary.links if (link.name, link.from_) in set(changed)][:_NUM_LINES]
+    links = [link for link in record.summary.links if (link.name, link.from_) in set(changed)]
     if window is None or not links:
         return None
     start_s, end_s = window
     series: list[Series] = []
-    for position, link in enumerate(links):
+    for position, link in enumerate(links[:_NUM_LINES]):
         color, name = PALETTE[position % len(PALETTE)], f"{link.from_} → {link.to}"
         frame = _utilization(record, link, start_s, end_s, _NUM_POINTS)
         history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
@@ -146,24 +145,29 @@ def rates(record: Record) -> Figure | None:
             y=[rounded(float(rate_bps) / 1e6) for rate_bps in used_bps],
         )
         series += [requested, used]
+    changes, among_changes = _changes(record, end_s=(end_s - start_s) / record.summary.dilation)
+    among_links = wording.among_text(_NUM_LINES, len(links), "directions")
     return Figure(
         title="Rates of links that changed",
         height=260,
-        x=Axis(title="seconds"),
+        x=Axis(title=f"seconds{among_links}{among_changes}"),
         y=Axis(title="Mbit/s", zero=True),
-        series=[*series, *_changes(record, end_s=(end_s - start_s) / record.summary.dilation)],
+        series=[*series, *changes],
         zoom=True,
     )
 
 
-def _changes(record: Record, *, end_s: float) -> list[Rules]:
-    """A vertical line and its words at every change within the measured iterations; a trace has one, at its first."""
-    found = [change for change in record.summary.changes if 0 <= change.at_s <= end_s][:_NUM_CHANGES]
+def _changes(record: Record, *, end_s: float) -> tuple[list[Rules], str]:
+    """A vertical line and its words at every change within the measured iterations; a trace has one, at its first. And
+    for the axis, which of them are marked."""
+    found = [change for change in record.summary.changes if 0 <= change.at_s <= end_s]
     if not found:
-        return []
-    texts = [wording.change_text(change, short=True) for change in found]
-    at_s = [rounded(change.at_s) for change in found]
-    return [Rules(name="changes", color=PURPLE, x=at_s, texts=texts, width=1.5, dash="dash")]
+        return [], ""
+    marked = found[:_NUM_CHANGES]
+    texts = [wording.change_text(change, short=True) for change in marked]
+    at_s = [rounded(change.at_s) for change in marked]
+    rules = Rules(name="changes", color=PURPLE, x=at_s, texts=texts, width=1.5, dash="dash")
+    return [rules], wording.among_text(_NUM_CHANGES, len(found), "changes")
 
 
 def breakdown(record: Record) -> Figure | None:
@@ -265,15 +269,11 @@ def loss(record: Record) -> Figure | None:
 def slot_latency(record: Record) -> Figure | None:
     """How long uses of aggregator slots took: what share of the chunks each bucket holds, of each aggregator, with
     their medians and 99th percentiles; None where no switch aggregates."""
-    found = [
-        (each.name, each.slot_latency)
-        for each in record.summary.aggregators[:_NUM_LINES]
-        if each.slot_latency is not None
-    ]
+    found = [(each.name, each.slot_latency) for each in record.summary.aggregators if each.slot_latency is not None]
     if not found:
         return None
     series: list[Series] = []
-    for position, (name, latency) in enumerate(found):
+    for position, (name, latency) in enumerate(found[:_NUM_LINES]):
         color = PALETTE[position % len(PALETTE)]
         edges_ms = [rounded(1e3 * edge_s) for edge_s in latency.edges_s]
         shares = [rounded(100 * count / latency.num_chunks) for count in latency.counts]
@@ -285,11 +285,12 @@ def slot_latency(record: Record) -> Figure | None:
         series.append(Rules(name=name, color=color, x=moments, texts=texts, dash="dash"))
     every_ms = [value for each in series if isinstance(each, Line) for value in each.x]
     low, high = min(every_ms), max(every_ms)
+    among = wording.among_text(_NUM_LINES, len(found), "aggregators")
     ticks = {at: text for at, text in decades(low, high).items() if low / 1.3 <= at <= high * 1.3}
     return Figure(
         title="Latency of aggregator slots",
         height=200,
-        x=Axis(title="milliseconds", log=True, ticks=ticks, ends=(low / 1.3, high * 1.3)),
+        x=Axis(title=f"milliseconds{among}", log=True, ticks=ticks, ends=(low / 1.3, high * 1.3)),
         y=Axis(title="of the chunks", suffix=" %", zero=True),
         series=series,
     )
@@ -318,7 +319,7 @@ def timeline(record: Record) -> Figure | None:
     ):
         _draw_buckets(bars, int(rank), buckets)
     num_workers = record.summary.num_workers
-    among = f", the first {num_drawn} of {num_workers} workers" if num_drawn < num_workers else ""
+    among = wording.among_text(num_drawn, num_workers, "workers")
     return Figure(
         title=f"One median iteration, number {index}",
         height=20 + num_drawn * round(max(24.0, min(70.0, 900 / num_drawn))),

@@ -118,6 +118,11 @@ _NUM_AGES: Final = 6
 """Ages of gradients that are listed one by one."""
 
 
+def among_text(num_shown: int, total: int, what: str) -> str:
+    """`, the first 8 of 12 workers`, behind the title of a picture's axis; empty where all are shown."""
+    return f", the first {num_shown} of {total} {what}" if num_shown < total else ""
+
+
 def deviation(link: "LinkSummary") -> float | None:
     """Measured over expected bytes, less one; None where nothing can be compared."""
     return link.bytes / link.expected_bytes - 1 if link.expected_bytes else None

@@ -53,7 +53,8 @@ class Validation:
                     "dilation": run.dilation,
                     "outcome": run.outcome,
                     "reasons": run.reasons,
-                    "iteration_time_s": run.iteration_time_s.median if run.iteration_time_s else None,
+                    "notes": run.notes,
+                    "iteration_time_s": run.iteration_time_s.mean if run.iteration_time_s else None,
                     "scaling_factor": run.scaling_factor,
                     "record": run.record,
                 }
@@ -114,7 +115,7 @@ def _measures(summary: Summary) -> dict[str, float]:
     if summary.iteration_time_s is None:
         return {}
     factor = {} if summary.scaling_factor is None else {"scaling_factor": summary.scaling_factor}
-    return {"iteration_time_s": summary.iteration_time_s.median, **factor}
+    return {"iteration_time_s": summary.iteration_time_s.mean, **factor}
 
 
 def _plain(dilation: float) -> int | float:

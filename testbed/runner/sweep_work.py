@@ -194,9 +194,7 @@ def _duration_text(duration_s: float) -> str:
 def _line(summary: Summary, took_s: float) -> Text:
     if summary.outcome not in STANDING:
         return Text.assemble("      ", (summary.outcome, "red"), f"  ({_duration_text(took_s)})  {summary.reasons[0]}")
-    numbers = (
-        [f"iteration {number_text.time_text(summary.iteration_time_s.median)}"] if summary.iteration_time_s else []
-    )
+    numbers = [f"iteration {number_text.time_text(summary.iteration_time_s.mean)}"] if summary.iteration_time_s else []
     if summary.allreduce is not None and summary.allreduce.time_s is not None:
         numbers.append(f"all-reduce {number_text.time_text(summary.allreduce.time_s)}")
     style = "green" if summary.outcome == "valid" else "yellow"

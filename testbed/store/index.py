@@ -356,7 +356,7 @@ def _measured(summary: "Summary") -> dict[str, Any]:
     shares = [link.utilization_mean for link in summary.links if link.utilization_mean is not None]
     return {
         **{name: getattr(summary, name) for name in _AS_MEASURED},
-        "reason": summary.reasons[0] if summary.reasons and summary.outcome != "valid" else None,
+        "reason": summary.reasons[0] if summary.reasons else None,
         "iterations": summary.num_iterations,
         "iteration_time_s": time.mean if time else None,
         "iteration_p10_s": time.p10 if time else None,

@@ -87,6 +87,7 @@ def _tags(record: Record) -> dict[str, str]:
     return {
         "testbed.outcome": summary.outcome,
         "testbed.reasons": "\n".join(summary.reasons),
+        "testbed.notes": "\n".join(summary.notes),
         "testbed.run_id": summary.run_id,
         "testbed.record": str(record.path.absolute()),
         "testbed.spec_sha256": summary.spec_sha256,

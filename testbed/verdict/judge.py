@@ -76,7 +76,7 @@ _NUM_NAMED: Final = 3
 
 
 class Reason(NamedTuple):
-    """Why numbers are not simply valid, or what a reader of valid ones should know."""
+    """Why numbers are not simply valid, or (a note) what a reader of valid ones should know."""
 
     gravity: Gravity
     text: str
@@ -87,13 +87,16 @@ class Verdict(NamedTuple):
 
     outcome: Outcome
     reasons: list[str]
+    """Why they are not simply valid, the gravest first."""
+    notes: list[str]
+    """What a reader should know that calls no number in question."""
 
 
 Rule = Callable[[Facts, Results], Iterator[Reason]]
 
 
 def judge(facts: Facts, results: Results) -> Verdict:
-    """The verdict. A valid run may carry notes: what a reader should know that calls no number in question."""
+    """The verdict."""
     rules = (
         RULES if facts.end.kind == "completed" else (_ended_early, _parameters, _foreign_changes, _interference, _code)
     )
@@ -102,7 +105,9 @@ def judge(facts: Facts, results: Results) -> Verdict:
         (reason for rule in rules for reason in rule(facts, results)), key=lambda reason: order.index(reason.gravity)
     )
     outcome = _OUTCOMES[found[0].gravity] if found else "valid"
-    return Verdict(outcome, list(dict.fromkeys(reason.text for reason in found)))
+    texts = dict.fromkeys(reason.text for reason in found if reason.gravity != "note")
+    notes = dict.fromkeys(reason.text for reason in found if reason.gravity == "note")
+    return Verdict(outcome, list(texts), list(notes))
 
 
 def _ended_early(facts: Facts, _: Results) -> Iterator[Reason]:

@@ -43,8 +43,8 @@ from testbed.verdict.waiting import is_withheld, waiting_summary
 def summarize(facts: Facts) -> Summary:
     """What a run has measured, and what that is worth."""
     results = measure(facts)
-    outcome, reasons = judge(facts, results)
-    return Summary(**{name: getattr(results, name) for name in Results.model_fields}, outcome=outcome, reasons=reasons)
+    measured = {name: getattr(results, name) for name in Results.model_fields}
+    return Summary(**measured, **judge(facts, results)._asdict())
 
 
 def measure(facts: Facts) -> Results:

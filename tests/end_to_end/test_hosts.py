@@ -50,7 +50,7 @@ def test_background_is_counted_apart_from_the_training_and_no_fault(tmp_path: Pa
 @pytest.mark.slow
 def test_a_quota_is_named_and_a_straggler_holds_up_the_others(tmp_path: Path) -> None:
     summary = run(tmp_path, SPEC)
-    assert any("w0 was held to 0.9 cores as requested" in reason for reason in summary["reasons"])
+    assert any("w0 was held to 0.9 cores as requested" in note for note in summary["notes"])
     fast, slow = summary["workers"]
     assert (fast["slowdown_mean"], slow["slowdown_mean"]) == (1, 2)
     assert slow["last_share"] > 0.5

@@ -67,7 +67,7 @@ def test_four_workers_train_on_two_machines(underlay: Underlay, tmp_path: Path) 
     assert [link["rate_measured_on"] for link in crossing if link["from"] == "w2"] == ["w2 -> s0"]
     inner = sum(link["bytes"] for link in crossing if link["from"] == "s0")
     assert underlay.sent_bytes(0) - before > inner
-    (note,) = (reason for reason in summary["reasons"] if "that 2 links need" in reason)
+    (note,) = (note for note in summary["notes"] if "that 2 links need" in note)
     assert "packets of 1600 bytes of 1550" in note
     record = load(Path(summary["record"]))
     assert [len(measured) for measured in record.environment["underlay"]] == [2, 2]

@@ -359,7 +359,8 @@ function verdict() {
   const text = ending ? `${ending.outcome}: ${ending.meaning}` : against.length ? "Not as it should be:" : "Nothing against it.";
   put($("verdict-text"), text);
   $("verdict-text").className = !ending && against.length ? "against" : "";
-  list($("reasons"), (ending ? ending.reasons : against).map(reason => [["span", reason]]));
+  const said = ending ? [...ending.reasons, ...ending.notes.map(note => `note: ${note}`)] : against;
+  list($("reasons"), said.map(text => [["span", text]]));
   show($("verdict-note"), !ending);
 }
 

@@ -101,17 +101,19 @@ def command(comparison: Comparison) -> Figure | None:
 
 def breakdown(comparison: Comparison) -> Figure | None:
     """The parts of each point's iteration, stacked; None where there are only programs of the user's."""
-    points = [point for point in comparison.points if point.row()["iteration_time_s"] is not None][:_NUM_BARS]
-    if not points:
+    measured = [point for point in comparison.points if point.row()["iteration_time_s"] is not None]
+    if not measured:
         return None
+    points = measured[:_NUM_BARS]
     rows = [point.row() for point in points]
     name_of = namer(comparison.points, comparison.paths)
     names = [f"{name_of(point)}{_word(point)}" for point in points]
+    among = wording.among_text(_NUM_BARS, len(measured), "points (the others are in the table)")
     parts = {name: [rounded(1e3 * float(row[field] or 0.0)) for row in rows] for name, field, *_ in wording.PARTS}
     return Figure(
         title="Where an iteration goes",
         height=20 + 26 * len(points),
-        x=Axis(title="milliseconds of an iteration", zero=True),
+        x=Axis(title=f"milliseconds of an iteration{among}", zero=True),
         y=Axis(ticks=dict(enumerate(names)), categories=True, ends=(len(names) - 0.5, -0.5), grid=False),
         series=stacked(parts, range(len(points)), 0.38, names, horizontal=True),
     )

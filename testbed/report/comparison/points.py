@@ -189,7 +189,7 @@ class Comparison:
         found: dict[tuple[str, bool], list[tuple[ComparedPoint, Summary, str]]] = {}
         for point in self.points:
             for run, repeated in zip(point.runs, point.is_repeated, strict=True):
-                for reason in run.reasons if run.outcome != "valid" else ():
+                for reason in run.reasons:
                     found.setdefault((kind_of_reason(reason), repeated), []).append((point, run, reason))
         texts = []
         for (_, repeated), alike in found.items():
@@ -258,6 +258,7 @@ class Comparison:
                             "started_at": run.started_at,
                             "outcome": run.outcome,
                             "reasons": run.reasons,
+                            "notes": run.notes,
                             "record": run.record,
                             "repeated": repeated,
                             "unlike": list(point.unlike.get(run.record, ())),

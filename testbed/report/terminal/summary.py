@@ -61,6 +61,8 @@ def _verdict(summary: "Summary") -> Table:
     grid.add_row(badge, wording.OUTCOMES[summary.outcome])
     for reason in summary.reasons:
         grid.add_row("", Text(f"• {reason}"))
+    for note in summary.notes:
+        grid.add_row("", Text(f"note: {note}", style="dim"))
     return grid
 
 

@@ -30,7 +30,7 @@ EVERY: list[Message] = [
     Shaping(at_s=4.0, sent_share=0.99, num_probes=4, against=["w0 → s0"]),
     Machine(at_s=4.5, idle_share=0.1, against=[]),
     Interference(at_s=5.0, against=["w1 was stopped"]),
-    Ending(outcome="valid", meaning="m", headline="h", reasons=[], iteration_time_s=None, record="results/a"),
+    Ending(outcome="valid", meaning="m", headline="h", reasons=[], notes=[], iteration_time_s=None, record="results/a"),
     Past(point="link.rate=1gbit", outcome="failed", iteration_time_s=None),
     Playback(at_s=1.0, begin_s=0.0, end_s=9.0, speed=4.0, paused=True),
     Over(num_dropped=3),

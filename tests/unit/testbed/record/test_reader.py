@@ -51,8 +51,8 @@ def test_what_is_not_a_record_is_refused_in_words(tmp_path: Path, record: Make) 
         ("spec.yaml", b"\xff\xfe", r"spec\.yaml cannot be read"),
         ("links.parquet", "not parquet", r"links\.parquet is not what the run wrote, says SHA256SUMS"),
         (CHECKSUMS, b"\xff\xfe", "SHA256SUMS cannot be read"),
-        ("summary.json", '{"schema_version": 99}', "schema_version is 99; this version reads 2 to 3"),
-        ("summary.json", '{"schema_version": 3}', r"summary\.json: name: Field required"),
+        ("summary.json", '{"schema_version": 99}', "schema_version is 99; this version reads 2 to 4"),
+        ("summary.json", '{"schema_version": 4}', r"summary\.json: name: Field required"),
     ],
 )
 def test_damage_is_named(record: Make, name: str, content: str | bytes, message: str) -> None:

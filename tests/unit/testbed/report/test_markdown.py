@@ -11,11 +11,11 @@ from testbed.report.markdown import plain, run_markdown, table
 
 
 def test_it_says_what_the_summary_says(record: Callable[..., Record], tmp_path: Path) -> None:
-    summary = record(outcome="degraded", reasons=["the | hypervisor"]).summary
+    summary = record(outcome="degraded", reasons=["the | hypervisor"], notes=["a_b_"]).summary
     text = run_markdown(summary, [tmp_path / "f" / "a.svg", tmp_path / "f" / "a.png"], tmp_path)
     assert text.startswith(f"# {summary.name}\n")
     assert "**DEGRADED**" in text
-    assert "- the \\| hypervisor" in text
+    assert "- the \\| hypervisor\n- note: a_b\\_\n" in text
     assert summary.iteration_time_s is not None
     assert f"| iteration | {time_text(summary.iteration_time_s.mean)} |" in text
     took = summary.allreduce

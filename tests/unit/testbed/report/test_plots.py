@@ -13,7 +13,7 @@ import pytest
 
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
-from testbed.record.summary import AggregatorSummary, SlotLatency
+from testbed.record.summary import AggregatorSummary, ChangeSummary, SlotLatency
 from testbed.report import plots, vega
 from testbed.report.figures import Boxes, Figure, Line, Rules
 
@@ -189,6 +189,29 @@ def test_a_changed_rate_is_drawn_beside_what_was_used(record: Make) -> None:
     assert (requested.y, requested.step, requested.dash) == ([100, 50, 50], True, "dot")
 
 
+def test_a_picture_of_changes_says_how_many_of_them_and_of_their_links_it_shows(record: Make) -> None:
+    loaded = record(num_workers=5, num_iterations=5)
+    start_s = loaded.iterations.filter(pl.col("phase") == "measured")["start_s"].min()
+    rows = [
+        {"at_s": start_s, "link": link.name, "node": link.from_, "to": link.to, "setting": "rate"}
+        | {"source": "schedule", "before": "100mbit", "after": "50mbit", "rate_bps": 50e6}
+        for link in loaded.summary.links
+    ]
+    change = ChangeSummary(
+        at_s=0.01, links="w1 → s0", setting="rate", before="1mbit", after="2mbit", source="manual", num_steps=1
+    )
+    for num_changes, marked in ((30, ""), (31, ", the first 30 of 31 changes")):
+        summary = loaded.summary.model_copy(update={"changes": [change] * num_changes})
+        shown = replace(loaded, summary=summary, changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA))
+        rates, utilization = plots.rates(shown), plots.utilization(shown)
+        assert rates is not None
+        assert utilization is not None
+        assert len(lines(rates)) == 2 * 8
+        assert rates.x.title == f"seconds, the first 8 of 10 directions{marked}"
+        assert utilization.x.title == f"seconds{marked}"
+        assert len(rules(rates)["changes"].x) == 30
+
+
 def test_without_a_changed_rate_there_is_no_such_figure(record: Make) -> None:
     assert plots.rates(record(num_iterations=3)) is None
 
@@ -208,6 +231,14 @@ def test_the_latency_of_slots_is_a_histogram_of_shares(record: Make) -> None:
     assert list(zip(rules.x, rules.texts, strict=True)) == [(1.5, "median"), (2.0, "99 %")]
     low, high = figure.domain("x")
     assert low < 1.0 < 2.0 < high
+    silent = [switches[0].model_copy(update={"slot_latency": None})] * 8
+    for others, among in (([], ""), (switches * 9, ", the first 8 of 10 aggregators")):
+        aggregators = [*silent, *switches, *others]
+        figure = plots.slot_latency(
+            replace(loaded, summary=loaded.summary.model_copy(update={"aggregators": aggregators}))
+        )
+        assert figure is not None, "those that say nothing are not counted"
+        assert figure.x.title == f"milliseconds{among}"
 
 
 def test_loss_is_over_the_time_that_training_took(record: Make) -> None:

@@ -69,9 +69,9 @@ def test_what_comes_changes_and_goes_is_noticed(index: Index) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("summary.json", '{"schema_version": 3, "na', "summary.json cannot be read"),
-        ("summary.json", '{"schema_version": 1}', "summary.json: schema_version is 1; this version reads 2 to 3"),
-        ("summary.json", '{"schema_version": 3}', "summary.json: name: Field required"),
+        ("summary.json", '{"schema_version": 4, "na', "summary.json cannot be read"),
+        ("summary.json", '{"schema_version": 1}', "summary.json: schema_version is 1; this version reads 2 to 4"),
+        ("summary.json", '{"schema_version": 4}', "summary.json: name: Field required"),
         ("spec.yaml", "a: [", "spec.yaml"),
         ("spec.yaml", "[1]", "spec.yaml: not a mapping"),
         ("environment.json", "{}", "environment.json cannot be read"),

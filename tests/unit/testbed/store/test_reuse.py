@@ -11,7 +11,7 @@ from testbed.store.documents import Origin, flat, origin_here, origin_of
 from testbed.store.reuse import unlike
 from testbed.system import environment
 
-SOURCE = Path("tests/records/version_3")
+SOURCE = Path("tests/records/version_4")
 
 
 def made_here(directory: Path, **changes: Any) -> Path:
@@ -110,5 +110,5 @@ def test_another_schema_is_named(tmp_path: Path, here: Origin) -> None:
 
 
 def test_records_that_do_not_say_which_code_made_them_are_not_taken_for_this_ones(here: Origin) -> None:
-    assert "another version of the code or its packages" in unlike(SOURCE, here)
+    assert "another version of the code or its packages" in unlike(SOURCE.with_name("version_3"), here)
     assert unlike(Path("nowhere"), here) == ("a record that does not say where it was made",)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
@@ -11,19 +11,25 @@ import pytest
 from testbed.measure.observations import GradientThreadsNow
 from testbed.measure.programs import Programs
 from testbed.record.frames import CHANGE_SCHEMA, WAIT_SCHEMA
-from testbed.record.summary import BackgroundSummary, BacklogSummary, CommandSummary, PrometheusSummary
+from testbed.record.summary import BackgroundSummary, BacklogSummary, CommandSummary, Outcome, PrometheusSummary
 from testbed.system import native
 from testbed.verdict import judge as judge_module
 from testbed.verdict.facts import End, Facts, Quota
-from testbed.verdict.judge import Verdict
 from testbed.verdict.summarize import measure
 from testbed.verdict.thresholds import LATENESS_FLOOR_S, LATENESS_SHARE_DEGRADED
 from tests.facts import LINK, PREDICTION, command_among_others, delay_line, facts, waiting, with_link
 from tests.rows import bucket, buckets, iteration, iterations
 
 
-def judge(known: Facts) -> Verdict:
-    return judge_module.judge(known, measure(known))
+class Said(NamedTuple):
+    outcome: Outcome
+    texts: list[str]
+    """Reasons, then notes."""
+
+
+def judge(known: Facts) -> Said:
+    verdict = judge_module.judge(known, measure(known))
+    return Said(verdict.outcome, [*verdict.reasons, *verdict.notes])
 
 
 def test_a_healthy_run_is_valid_without_a_word() -> None:
@@ -81,6 +87,15 @@ def test_a_changed_setting_is_invalid() -> None:
     assert outcome == "invalid"
     assert all(line in reason for line in changed)
     assert "and 2 more" in judge(facts(read_back_differences=["a", "b", "c", "d", "e"]))[1][0]
+
+
+def test_what_calls_no_number_in_question_is_a_note_and_no_reason() -> None:
+    """It stood among the reasons, so that comparisons gave it as one why runs are degraded."""
+    known = facts(changes_late_s=0.05, read_back_differences=["a rate"])
+    verdict = judge_module.judge(known, measure(known))
+    assert verdict.outcome == "invalid"
+    assert ["a rate" in reason for reason in verdict.reasons] == [True]
+    assert ["up to 50 ms later than the spec says" in note for note in verdict.notes] == [True]
 
 
 def test_changes_that_came_late_degrade_and_the_limit_is_of_virtual_time() -> None:
@@ -166,7 +181,7 @@ def test_of_a_command_lateness_is_compared_with_its_time() -> None:
         argv=["iperf3"], backend=None, redirected=[], launcher=False, start_s=10.0, time_s=10.0, workers=[]
     )
 
-    def late(overdue_s: float) -> Verdict:
+    def late(overdue_s: float) -> Said:
         known = with_link(delay_line=delay_line(overdue_s=overdue_s), expected_bytes=None)
         nothing: dict[str, Any] = {"iterations": iterations(), "buckets": buckets(), "prediction": None}
         return judge(replace(known, command=command, command_end_s=20.0, **nothing))
@@ -406,7 +421,7 @@ def test_servers_that_wait_for_a_core_hold_everybody_up_and_are_named() -> None:
 
 
 def test_threads_that_wait_at_the_same_time_are_judged_once_and_the_longest_is_named() -> None:
-    def judged(*rows: tuple[str, float, float]) -> Verdict:
+    def judged(*rows: tuple[str, float, float]) -> Said:
         columns = ["host", "computing", "behind", "begin_s", "end_s"]
         waits = pl.DataFrame(
             [dict(zip(columns, (host, False, False, *span), strict=True)) for host, *span in rows], schema=WAIT_SCHEMA
@@ -422,7 +437,7 @@ def test_threads_that_wait_at_the_same_time_are_judged_once_and_the_longest_is_n
 
 
 def test_the_least_that_links_allow_is_that_of_the_fastest_they_were() -> None:
-    def judged(after_bps: float) -> Verdict:
+    def judged(after_bps: float) -> Said:
         """Exchanges took 5.75 s, of which threads waited for 2.875; at the first rate they need 5.75 s."""
         row = {"at_s": 9.0, "link": "w0-s0", "node": "w0", "to": "s0", "setting": "rate", "before": "", "after": ""}
         changes = pl.DataFrame([row | {"rate_bps": after_bps, "source": "schedule"}], schema=CHANGE_SCHEMA)
@@ -465,7 +480,7 @@ def test_as_many_exchanges_begin_with_a_burst_as_were_made() -> None:
 
 
 def test_an_exchange_has_the_links_from_its_first_worker_s_start_to_its_last_one_s_result() -> None:
-    def judged(bound_s: float) -> Verdict:
+    def judged(bound_s: float) -> Said:
         staggered = buckets(bucket(0, 10.5, 14.9), bucket(1, 11.9, 16.5))
         return judge(facts(buckets=staggered, prediction=replace(PREDICTION, schedule_bound_s=bound_s)))
 

@@ -91,8 +91,8 @@ def test_a_job_that_did_not_come_to_its_end_has_no_stages(missing: str) -> None:
 
 def test_what_no_stage_accounts_for_is_noted() -> None:
     quiet, lost = job(), job(barriers=BARRIERS | {"done": Barrier(45.0, 45.0)})
-    assert "in none of its stages" not in " ".join(judge(quiet, measure(quiet)).reasons)
-    assert "in none of its stages (limit 3 %)" in " ".join(judge(lost, measure(lost)).reasons)
+    assert "in none of its stages" not in " ".join(judge(quiet, measure(quiet)).notes)
+    assert "in none of its stages (limit 3 %)" in " ".join(judge(lost, measure(lost)).notes)
     assert judge(lost, measure(lost)).outcome == judge(quiet, measure(quiet)).outcome
 
 

@@ -48,8 +48,8 @@ def almost_hidden(exposed_s: float) -> Facts:
 
 def notes(known: Facts) -> int:
     summary = summarize(known)
-    assert summary.outcome == "valid"
-    return len(summary.reasons)
+    assert (summary.outcome, summary.reasons) == ("valid", [])
+    return len(summary.notes)
 
 
 def probed(short: float) -> Facts:

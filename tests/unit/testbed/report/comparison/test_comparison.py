@@ -104,6 +104,13 @@ def test_what_differs_only_in_numbers_is_said_once_as_the_worst_has_it(summary: 
     assert two.reasons[0].startswith("link.rate=19mbit: degraded (the worst of 2 points): threads waited 19 %")
 
 
+def test_notes_of_a_degraded_run_are_no_reasons(summary: Summary, tmp_path: Path) -> None:
+    noted = slower(summary, 1, "degraded").model_copy(update={"notes": ["time ran 4 times slower"]})
+    assert comparison(tmp_path, point(noted, **rate("1mbit"))).reasons == [
+        "link.rate=1mbit: degraded: the cores were busy"
+    ]
+
+
 def test_theory_is_that_of_the_measured_latency_where_there_is_one(summary: Summary) -> None:
     assert summary.allreduce is not None
     assert point(summary).row()["allreduce_predicted_s"] == summary.allreduce.predicted_s

@@ -143,6 +143,14 @@ def test_the_parts_of_a_degraded_points_iteration_are_called_so(summary: Summary
     assert last.right == whole.right == [pytest.approx(1e3 * quantiles.mean, rel=1e-4)] * 2, "parts add up"
 
 
+def test_parts_of_very_many_points_are_of_the_first_and_say_so(summary: Summary) -> None:
+    for num_points, among in ((40, ""), (96, ", the first 40 of 96 points (the others are in the table)")):
+        figure = plots.breakdown(comparison([{"seed": seed} for seed in range(num_points)], summary))
+        assert figure is not None
+        assert figure.x.title == f"milliseconds of an iteration{among}"
+        assert len(figure.y.ticks) == 40
+
+
 def test_programs_are_drawn_by_their_time_and_have_no_parts(summary: Summary) -> None:
     command = CommandSummary(
         argv=["x"], backend=None, redirected=[], launcher=False, start_s=0.0, time_s=4.2, workers=[]

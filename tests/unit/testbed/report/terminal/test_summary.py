@@ -41,9 +41,10 @@ def test_the_summary_is_one_screen_and_cuts_nothing_off(record: Make, width: int
 
 
 def test_the_summary_says_verdict_split_definition_and_path(record: Make) -> None:
-    loaded = record(outcome="invalid", reasons=["w0 → s0 carried too much"])
+    loaded = record(outcome="invalid", reasons=["w0 → s0 carried too much"], notes=["links changed"])
     text = " ".join(rendered(loaded).split())
-    assert text.index("INVALID") < text.index("w0 → s0 carried too much") < text.index("Iteration")
+    assert text.index("INVALID") < text.index("• w0 → s0 carried too much") < text.index("note: links changed")
+    assert text.index("note: links changed") < text.index("Iteration")
     for expected in (
         "compute",
         "waiting for slower",
