@@ -60,7 +60,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_summary_keeps_the_contract_for_scripts(summary: dict[str, Any]) -> None:
-    assert summary["schema_version"] == 3
+    assert summary["schema_version"] == 4
     assert summary["num_workers"] == 4
     assert summary["num_iterations"] == 6
     assert summary["dilation"] == 1

@@ -96,7 +96,7 @@ function hear(messages) {
 // ------------------------------------------------------------------------------------------------ the drawing
 
 function draw(opening) {
-  if (opening.schema_version !== 1) { put($("connection"), "This page is older than the run: load it again."); return; }
+  if (opening.schema_version !== 2) { put($("connection"), "This page is older than the run: load it again."); return; }
   const svg = $("drawing"), nodes = new Map(opening.nodes.map(node => [node.name, node]));
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${opening.width} ${opening.height}`);

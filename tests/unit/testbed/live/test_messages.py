@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from testbed.live.messages import (
+    SCHEMA_VERSION,
     Change,
     Ending,
     Interference,
@@ -58,3 +60,9 @@ def test_what_no_browser_reads_is_refused() -> None:
 def test_what_is_no_message_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no message of this version"):
         decode(text)
+
+
+def test_the_page_reads_this_version() -> None:
+    """Which is written down twice; a page of another one says that it is older than the run."""
+    script = Path("testbed/live/assets/page.js").read_text(encoding="utf-8")
+    assert f"opening.schema_version !== {SCHEMA_VERSION})" in script
