@@ -1,8 +1,8 @@
-"""Records the networks that the testbed ships (testbed/traces/networks.py) on a device, for testbed/traces/recorded.
+"""Records the networks that the testbed ships (testbed/traces/networks.py) on a device, for testbed/traces/recordings.
 
 On a machine with a GPU, and torch, torchvision, timm and transformers, from the root of this repository:
 
-    python tools/record_networks.py h100 --device cuda --output testbed/traces/recorded
+    python tools/record_networks.py h100 --device cuda --output testbed/traces/recordings
 
 Every network is timed at several batch sizes, in float32 as torch is set and with autocast to bfloat16 (`h100` and
 `h100_bf16`), as `testbed trace record` times a model. Sizes that the device's memory does not hold are left out.

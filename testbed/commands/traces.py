@@ -95,7 +95,7 @@ def _network(trace: str, batch_size: int | None, device: "DeviceName | None") ->
                 table = network_table(name, device=on, batch_size=size)
             except ValueError as error:
                 raise SpecError(f"--{error}".replace("batch_size", "batch-size", 1)) from None
-            return Loaded(table, trace, f"{on}, batch {size}, {source_text(name, on, size)}")
+            return Loaded(table, trace, f"{on}, batch {size}, {source_text(name, on, table)}")
     return None
 
 

@@ -22,9 +22,9 @@ def network_table(
     return recorded_table(name, device=device, batch_size=batch_size)
 
 
-def source_text(name: NetworkName, device: DeviceName, batch_size: int) -> str:
-    """Where the times of a network are from: `recorded on NVIDIA H100 80GB HBM3, torch 2.11.0+cu130`."""
+def source_text(name: NetworkName, device: DeviceName, table: LayerTable) -> str:
+    """Where the times of a network's table are from: `recorded on NVIDIA H100 80GB HBM3, torch 2.11.0+cu130`."""
     if device == "v100":
         measured = "that device's totals" if name in DEVICES[device].totals else "the rate of ResNet-50 there"
         return f"derived from {measured}; {DEVICES[device].source}"
-    return f"recorded on {recorded_table(name, device=device, batch_size=batch_size).recorded_on}"
+    return f"recorded on {table.recorded_on}"

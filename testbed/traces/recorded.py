@@ -52,8 +52,8 @@ class _Between(NamedTuple):
 
 
 def recorded_table(name: NetworkName, *, device: RecordedDevice, batch_size: int) -> LayerTable:
-    """One iteration of a network on a device as it was recorded; between two batch sizes of the
-    recording, on the straight line from one to the other.
+    """One iteration of a network on a device as it was recorded; between two batch sizes of the recording, on the
+    straight line from one to the other.
 
     Raises ValueError for a batch smaller or larger than all that were recorded.
     """

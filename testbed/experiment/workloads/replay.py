@@ -152,7 +152,7 @@ class Replay(Replayed):
         if isinstance(self.trace, WrittenGraph):
             return self.trace.file
         device, batch_size = self.device or DEFAULT_DEVICE, self.batch_size or DEFAULT_BATCH_SIZE
-        source = source_text(self.trace, device, batch_size).partition(";")[0]
+        source = source_text(self.trace, device, self.layer_table()).partition(";")[0]
         return f"{self.trace} on {device}, batch {batch_size} ({source})"
 
 

@@ -12,9 +12,11 @@ def test_a_table_is_derived_or_recorded() -> None:
 
 
 def test_where_times_are_from_is_said() -> None:
-    assert source_text("resnet50", "v100", 32).startswith("derived from that device's totals; Zhang et al. 2020")
-    assert source_text("gpt2", "v100", 32).startswith("derived from the rate of ResNet-50 there; ")
-    assert source_text("gpt2", "h100_bf16", 12).startswith("recorded on NVIDIA H100")
+    derived = derived_table("gpt2")
+    assert source_text("resnet50", "v100", derived).startswith("derived from that device's totals; Zhang et al. 2020")
+    assert source_text("gpt2", "v100", derived).startswith("derived from the rate of ResNet-50 there; ")
+    recorded = recorded_table("gpt2", device="h100_bf16", batch_size=12)
+    assert source_text("gpt2", "h100_bf16", recorded).startswith("recorded on NVIDIA H100")
 
 
 def test_commands_know_every_device() -> None:
