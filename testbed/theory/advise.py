@@ -1,8 +1,9 @@
 """Which change is enough? What brings a training's scaling factor to a target, and at which price.
 
-The model is that of `what_if.py`, but for what is joined: buckets are those that an engine makes of what is ready, and
-are exchanged one after the other while backward goes on, over links that a transport fills to a stated share. Every
-number is a prediction: costs per message, codecs, stragglers and losses are not in it.
+The model is that of `what_if.py`, but for what is joined and for delays: buckets are those that an engine makes of what
+is ready, and are exchanged one after the other while backward goes on, over links that a transport fills to a stated
+share, and delays are hidden as far as a collective's schedule does it (`even_exchanges.py`). Every number is a
+prediction: costs per message, codecs, stragglers, losses and windows are not in it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +14,11 @@ from typing import Final, Literal, NamedTuple
 from switch_agg.wire import MAX_SLOTS
 from testbed.errors import SpecError
 from testbed.theory.buckets import ByTime, exposed_s, joined_in_turn
-from testbed.theory.what_if import FullAggregation, FullRing, smallest_factor
+from testbed.theory.even_exchanges import EVEN_EXCHANGES, BetweenWorkers
+from testbed.theory.what_if import FullAggregation, smallest_factor
 from testbed.traces.table import LayerTable
 from transports.collectives.in_network import InNetwork
+from transports.collectives.timing import IDLE_S
 
 ETHERNET_BPS: Final = tuple(rate * 1e9 for rate in (1, 10, 25, 40, 50, 100, 200, 400, 800))
 """Rates that links can be bought with."""
@@ -29,7 +32,7 @@ the mean (docs/predictions.md), so that without a tolerance half of all right ad
 _AGGREGATOR: Final = InNetwork()
 """A switch that aggregates, whose chunks and slots these are."""
 
-ChangeName = Literal["fusion", "transport", "aggregation", "links", "compression", "batch", "interval"]
+ChangeName = Literal["fusion", "collective", "transport", "aggregation", "links", "compression", "batch", "interval"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +48,8 @@ class Setting:
     efficiency: float = 1.0
     """The share of a link's rate that reaches the application while a bucket is exchanged: headers and transport."""
     fusion: ByTime = field(default_factory=ByTime)
-    aggregated: bool = False
-    """Whether a switch aggregates; else the workers are a ring."""
+    collective: BetweenWorkers | Literal["in_network"] = "ring"
+    """How gradients are added up."""
     compression_ratio: float = 1.0
     batch_factor: float = 1.0
     """How many times as large as the trace's the batch of a worker is."""
@@ -55,13 +58,13 @@ class Setting:
 
     def exchange_s(self, size_bytes: int) -> float:
         """The time of one all-reduce among two or more."""
-        rate_bps = self.rate_bps * self.efficiency
-        if self.aggregated:
+        rate_bps, ratio = self.rate_bps * self.efficiency, self.compression_ratio
+        if self.collective == "in_network":
             filled_bps = self.num_slots * 8 * _AGGREGATOR.payload_bytes(1) / self._aggregator_round_trip_s
-            aggregation = FullAggregation(rate_bps=min(rate_bps, filled_bps), compression_ratio=self.compression_ratio)
+            aggregation = FullAggregation(rate_bps=min(rate_bps, filled_bps), compression_ratio=ratio)
             return aggregation.time_s(size_bytes) + self.latency_s  # the switch is on the way from worker to worker
-        ring = FullRing(num_workers=self.num_workers, rate_bps=rate_bps, compression_ratio=self.compression_ratio)
-        return ring.time_s(size_bytes) + 2 * (self.num_workers - 1) * self.latency_s
+        exchange_s = EVEN_EXCHANGES[self.collective]
+        return exchange_s(self.num_workers, size_bytes / ratio, rate_bps=rate_bps, latency_s=self.latency_s)
 
     @property
     def num_slots(self) -> int:
@@ -72,8 +75,10 @@ class Setting:
     @property
     def gathered_ratio(self) -> float:
         """The ratio that payloads which do not add up need for as few bytes on a link as `compression_ratio` leaves of
-        an all-reduce: N - 1 of them cross each link, where a ring carries 2 (N - 1)/N of one and an aggregator one."""
-        return self.compression_ratio * (self.num_workers - 1 if self.aggregated else self.num_workers / 2)
+        an all-reduce: N - 1 of them cross each link, where workers among themselves carry 2 (N - 1)/N of one and an
+        aggregator one."""
+        aggregated = self.collective == "in_network"
+        return self.compression_ratio * (self.num_workers - 1 if aggregated else self.num_workers / 2)
 
     @property
     def compute_s(self) -> float:
@@ -112,6 +117,13 @@ class Setting:
         """The least number of iterations from one synchronisation to the next, above 1, that reaches the target."""
         lengthened_s = self._lengthened_s(self.exchange_s(self.table.size_bytes))
         return max(2, ceil(target / (1 - target) * lengthened_s / self.alone_s - 1e-9))
+
+    @property
+    def rests(self) -> bool:
+        """Whether connections idle so long between iterations that TCP begins anew with windows of ten segments."""
+        computed = self._computed
+        first_s = min((ready_s for ready_s, _ in computed.gradients()), default=0.0)
+        return self.alone_s - computed.backward_s + first_s > IDLE_S + 2 * self.latency_s
 
     @property
     def _aggregator_round_trip_s(self) -> float:
@@ -240,6 +252,12 @@ def _fusion(today: Setting, target: float, _: float) -> Iterator[Change]:
         yield _change("fusion", max(coarser, key=_scaling_factor), target)
 
 
+def _collective(today: Setting, target: float, _: float) -> Iterator[Change]:
+    # Windows are small after a rest, and halving_doubling has one for each round, where the ring's grow all the while.
+    if today.collective == "ring" and not today.rests:
+        yield _change("collective", replace(today, collective="halving_doubling"), target)
+
+
 def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator[Change]:
     if today.efficiency >= max_efficiency:
         return
@@ -253,8 +271,8 @@ def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator
 
 
 def _aggregation(today: Setting, target: float, _: float) -> Iterator[Change]:
-    if not today.aggregated and today.num_workers > 1:
-        yield _change("aggregation", replace(today, aggregated=True), target)
+    if today.collective != "in_network" and today.num_workers > 1:
+        yield _change("aggregation", replace(today, collective="in_network"), target)
 
 
 def _links(today: Setting, target: float, _: float) -> Iterator[Change]:
@@ -301,6 +319,7 @@ def _change(name: ChangeName, setting: Setting, target: float) -> Change:
 
 PREFERENCE: Final[dict[ChangeName, Callable[[Setting, float, float], Iterator[Change]]]] = {
     "fusion": _fusion,
+    "collective": _collective,
     "transport": _transport,
     "aggregation": _aggregation,
     "links": _links,

@@ -44,7 +44,9 @@ def emulated(setting: Setting, trace: str, *, max_efficiency: float) -> dict[str
             "compute_only": max(2, ceil(NUM_ALONE / setting.num_workers)),
             "iterations": NUM_ITERATIONS if setting.interval == 1 else 2 * setting.interval,
         },
-        "collective": {"kind": "in_network", "num_slots": setting.num_slots} if setting.aggregated else "ring",
+        "collective": {"kind": "in_network", "num_slots": setting.num_slots}
+        if setting.collective == "in_network"
+        else setting.collective,
         # Goes by round trips alone; others look at a clock that cannot be dilated.
         "channel": {"kind": "tcp", "congestion": "reno"},
         "compression": {"kind": "divide", "by": setting.compression_ratio} if setting.compression_ratio > 1 else "none",

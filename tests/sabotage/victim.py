@@ -44,8 +44,8 @@ class Ended:
 
     @property
     def text(self) -> str:
-        """All reasons, and what was said."""
-        return "\n".join([*self.summary.get("reasons", []), self.errors])
+        """All reasons and notes, and what was said."""
+        return "\n".join([*self.summary.get("reasons", []), *self.summary.get("notes", []), self.errors])
 
 
 class Victim:

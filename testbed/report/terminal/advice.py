@@ -22,10 +22,10 @@ from testbed.traces.table import LayerTable
 
 REACH: Final = (
     "Predicted, not measured: what is ready is exchanged, one bucket after the other behind backward, at the stated "
-    "share of the links, and the delays of a ring's steps are added up. Costs per message, of codecs, of stragglers "
-    "and of losses are not counted."
+    "share of the links, and delays count where a collective's schedule does not hide them. Costs per message, of "
+    "codecs, of stragglers and of losses are not counted, nor windows that are too small."
 )
-NOT_COUNTED: Final = ("costs per message", "codecs", "stragglers", "losses")
+NOT_COUNTED: Final = ("costs per message", "codecs", "stragglers", "losses", "windows")
 """What no advice counts."""
 _NO_FORWARD: Final = (
     "The trace has no forward pass, so an iteration is counted too short, and less than this may do: say how long a "
@@ -43,6 +43,8 @@ def price(change: Change, today: Setting) -> str:
     match change.name:
         case "fusion":
             return f"fusion: {fusion_text(setting)}, not {fusion_text(today)}"
+        case "collective":
+            return f"{setting.collective}, not {today.collective}"
         case "transport":
             least = ceil(1000 * setting.efficiency - 1e-9) / 1000 if change.sufficient else setting.efficiency
             filled, instead = percent_text(least), percent_text(today.efficiency)
@@ -76,7 +78,7 @@ def compressors(advice: Advice) -> dict[str, float]:
     """Shipped compressors that leave as few bytes on the links as the advised compression, and how many times fewer;
     none where it is not enough, or a switch aggregates."""
     needed = [each.setting for each in advice.changes if each.name == "compression" and each.sufficient]
-    if not needed or needed[0].aggregated:
+    if not needed or needed[0].collective == "in_network":
         return {}
     ratios = link_ratios(needed[0].table, needed[0].num_workers)
     return {kind: ratio for kind, ratio in ratios.items() if ratio >= needed[0].compression_ratio}
@@ -148,8 +150,8 @@ def render_advice(advice: Advice, trace: str, source: str, console: Console) -> 
     table = today.table
     console.print(
         f"\n{trace}: {computing_text(today)}, "
-        f"{size_text(table.size_bytes)} of gradients; ring, {percent_text(today.efficiency)} of the links' rate "
-        f"filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}",
+        f"{size_text(table.size_bytes)} of gradients; {today.collective}, {percent_text(today.efficiency)} of the "
+        f"links' rate filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}",
         highlight=False,
     )
     console.print(f"{basis(table, source)}\n", highlight=False)
@@ -233,8 +235,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "latency_s": setting.latency_s,
         "efficiency": setting.efficiency,
         "fusion_cycle_s": None if isinf(cycle_s) else cycle_s,
-        "collective": "in_network" if setting.aggregated else "ring",
-        "aggregated": setting.aggregated,
+        "collective": setting.collective,
         "compression_ratio": setting.compression_ratio,
         "gathered_compression_ratio": setting.gathered_ratio,
         "batch_factor": setting.batch_factor,

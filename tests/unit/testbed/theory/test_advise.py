@@ -88,7 +88,8 @@ def test_each_change_changes_one_thing() -> None:
     fields = {
         "fusion": "fusion",
         "transport": "efficiency",
-        "aggregation": "aggregated",
+        "collective": "collective",
+        "aggregation": "collective",
         "links": "rate_bps",
         "compression": "compression_ratio",
         "batch": "batch_factor",
@@ -133,6 +134,18 @@ def test_a_target_beyond_every_single_change_is_said_with_the_best_there_is() ->
     assert change(advice, "batch").sufficient
     assert advice.best is not None
     assert advice.best.setting.scaling_factor == max(each.setting.scaling_factor for each in advice.changes)
+
+
+def test_halving_doubling_is_advised_where_delays_count_and_connections_do_not_rest() -> None:
+    far = replace(TODAY, table=derived_table("mobilenet"), rate_bps=25e9, latency_s=200e-6)
+    fewer = change(advise(far, 0.5, max_efficiency=MOST), "collective")
+    assert (fewer.sufficient, fewer.setting.collective) == (True, "halving_doubling")
+    near = replace(far, latency_s=0.0)
+    assert "collective" not in [each.name for each in advise(near, 0.9, max_efficiency=MOST).changes]
+    resting = replace(far, batch_factor=60, rate_bps=1e8)
+    assert (far.rests, resting.rests) == (False, True)
+    assert replace(resting, collective="halving_doubling").scaling_factor > resting.scaling_factor
+    assert "collective" not in [each.name for each in advise(resting, 0.9999, max_efficiency=MOST).changes]
 
 
 def test_one_worker_needs_no_network() -> None:

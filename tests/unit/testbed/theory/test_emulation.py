@@ -35,7 +35,7 @@ def test_the_spec_computes_and_exchanges_what_the_setting_does() -> None:
 
 
 def test_each_change_is_in_the_spec() -> None:
-    assert spec(aggregated=True).collective.kind == "in_network"
+    assert spec(collective="in_network").collective.kind == "in_network"
     assert spec(efficiency=MOST / 2).link.rate_bps == pytest.approx(5e9)
     larger = spec(batch_factor=3.0).workload.timed_layers()
     assert larger is not None
@@ -57,7 +57,7 @@ def test_a_switch_is_as_far_away_as_in_the_emulation() -> None:
     """A sum goes from a worker to the switch and on to the workers: once the way from worker to worker, not twice."""
 
     def seconds(latency_s: float) -> tuple[float, float]:
-        advised = replace(TODAY, aggregated=True, rate_bps=1e9, latency_s=latency_s, fusion=ByTime(cycle_s=inf))
+        advised = replace(TODAY, collective="in_network", rate_bps=1e9, latency_s=latency_s, fusion=ByTime(cycle_s=inf))
         made = validate(emulated(advised, "resnet50", max_efficiency=MOST))
         plan = make_plan(made, chosen_dilation=(1.0, "as a machine has chosen"))
         emulated_s = plan.collective.exchange_s("all_reduce", 10**6, 4, rate_bps=1e9, alpha_s=plan.prediction.latency_s)
@@ -71,7 +71,7 @@ def test_a_switch_is_as_far_away_as_in_the_emulation() -> None:
 
 @pytest.mark.parametrize(("latency_s", "num_slots"), [(0, 128), (50e-6, 256), (500e-6, 2048), (20e-3, 1 << 14)])
 def test_a_switch_has_the_slots_that_the_advice_counts_on(latency_s: float, num_slots: int) -> None:
-    advised = replace(TODAY, aggregated=True, rate_bps=25e9, latency_s=latency_s)
+    advised = replace(TODAY, collective="in_network", rate_bps=25e9, latency_s=latency_s)
     made = validate(emulated(advised, "resnet50", max_efficiency=MOST))
     plan = make_plan(made, chosen_dilation=(1.0, "as a machine has chosen"))
     exchange_s = plan.collective.exchange_s(
