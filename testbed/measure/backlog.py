@@ -17,6 +17,8 @@ MARGIN: Final = 0.8
 """Of the time for which the queue surely holds something: reading takes time too."""
 NUM_GRANULES: Final = 2
 """A class sends whole (super-)packets: of fewer a reading says nothing."""
+GRANULE_MARGIN: Final = 1.1
+"""The bytes of a largest packet on the wire, headers of each of its segments included, over those without."""
 MIN_GAP_S: Final = 200e-6
 """A shorter one is over before this program has slept."""
 START_STRIDE: Final = 0.7548776662466927
@@ -130,8 +132,14 @@ class BacklogProber:
         read: Callable[[tuple[str, str]], Reading],
         sleep: Callable[[float], object],
     ) -> Reading:
-        """The last reading until which the queue surely held something."""
-        last = first
+        """The last reading until which the queue surely held something.
+
+        One that is found empty ends a chain at a moment that is in step with the link: where one packet at a time
+        waits, and not for long, chains begin before one leaves and end after one left, and a link at its rate was seen
+        at 115 % of it. Then only what came before counts, as long as more than a packet waited; and all where more was
+        sent than a link of that rate can.
+        """
+        last = sure = first
         for _ in range(MAX_READINGS):
             wait_s = min(MARGIN * certain_s(last), until_s - last.at_s)
             if wait_s < MIN_GAP_S:
@@ -140,5 +148,11 @@ class BacklogProber:
             following = read(key)
             if not follows(last, following):
                 break
+            due_bytes = following.rate_bps * (following.at_s - first.at_s) / 8
+            possible_bytes = due_bytes + GRANULE_MARGIN * self._granule_bytes
+            if not following.backlog_bytes and following.class_bytes - first.class_bytes <= possible_bytes:
+                return sure
             last = following
+            if last.backlog_bytes > GRANULE_MARGIN * self._granule_bytes:
+                sure = last
         return last

@@ -125,6 +125,51 @@ def test_a_probe_that_failed_gives_the_next_one_no_bias() -> None:
     assert sent == pytest.approx(due, rel=0.025), "three standard deviations of chance; 18 % without a wait of its own"
 
 
+@pytest.mark.parametrize(("waits", "says_something"), [(0.45, False), (0.6, False), (0.8, False), (1.0, True)])
+def test_a_queue_that_was_empty_when_a_chain_ended_gives_no_bias(*, waits: float, says_something: bool) -> None:
+    """A port whose super-frames come at its rate and wait for a part of their time: chains that begin while one waits
+    and end when none does have seen one too many."""
+    granule, rate_bps = 68_000, 250e6
+    period_s = granule * 8 / rate_bps
+    now_s, sent, due, num_probes = 0.0, 0.0, 0.0, 0
+
+    def sleep(time_s: float) -> None:
+        nonlocal now_s
+        now_s += time_s + 60e-6
+
+    def read(_key: tuple[str, str]) -> Reading:
+        waiting = now_s % period_s / period_s >= 1 - waits
+        return Reading(
+            at_s=now_s,
+            rate_bps=rate_bps,
+            class_bytes=granule * int(now_s / period_s),
+            backlog_bytes=granule if waiting else 0,
+        )
+
+    taken = prober(65_536)
+    for tick in range(2000):
+        now_s = tick * 0.1
+        if (probe := taken.probe([KEY], read, sleep)) is not None:
+            sent, due, num_probes = sent + probe.sent_bytes, due + probe.due_bytes, num_probes + 1
+    assert (num_probes >= 20) == says_something
+    assert sent == pytest.approx(due, rel=0.03)
+
+
+@given(speed=st.floats(1.3, 3.0), num_granules=st.integers(6, 40))
+def test_a_link_that_is_too_fast_shows_though_its_queue_is_empty_too_soon(speed: float, num_granules: int) -> None:
+    link, readings = Link(0.0, speed=speed), list[Reading]()
+
+    def read(key: tuple[str, str]) -> Reading:
+        if not readings:
+            link.backlog_bytes = 68_000 * num_granules
+        readings.append(link.read(key))
+        return readings[-1]
+
+    probe = prober(65_536).probe([KEY], read, link.sleep)
+    assert probe is not None
+    assert probe.sent_bytes > 1.1 * probe.due_bytes
+
+
 def test_a_late_reading_or_a_changed_rate_ends_the_chain() -> None:
     before = Reading(at_s=1.0, rate_bps=RATE_BPS, class_bytes=0, backlog_bytes=125_000)  # 10 ms
     on_time = Reading(at_s=1.009, rate_bps=RATE_BPS, class_bytes=100_000, backlog_bytes=0)
