@@ -107,7 +107,8 @@ def advise(
     Another fusion, another collective, a better transport, a switch that aggregates, faster links, compression, larger
     batches or fewer synchronisations, each by itself and each with its price. All numbers are predicted, by the model
     of "Is Network the Bottleneck of Distributed Training?" (Zhang et al. 2020); `--verify` measures the recommended
-    one, in time that runs slower. Exit code 1 with `--verify`: what is recommended misses the target by more than two points.
+    one, in time that runs slower. Exit code 1 with `--verify`: what is recommended misses the target by more than two
+    points.
 
     Examples:
 

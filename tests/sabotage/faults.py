@@ -372,8 +372,10 @@ FAULTS: Final = (
     Fault(
         name="a loop on one core beside a server over gRPC",
         plant=loaded(num_per_core=1, cores=1),
-        named_cause=r"waited for a core.* of (ps0|w0|w1) for",
+        named_cause=r"waited for a core.* of (ps0|w0|w1) for|other programs took \d+ % of the cores \(python",
         overrides=(*SERVER, "channel=grpc"),
+        # As above: 408.9 ms an iteration without it, 408 to 409 with it.
+        outcomes=frozenset({"valid", "degraded", "invalid"}),
     ),
     Fault(
         name="other load while nobody communicates",
