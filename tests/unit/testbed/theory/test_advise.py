@@ -142,7 +142,7 @@ def test_halving_doubling_is_advised_where_delays_count_and_connections_do_not_r
     assert (fewer.sufficient, fewer.setting.collective) == (True, "halving_doubling")
     near = replace(far, latency_s=0.0)
     assert "collective" not in [each.name for each in advise(near, 0.9, max_efficiency=MOST).changes]
-    resting = replace(far, batch_factor=60, rate_bps=1e8)
+    resting = replace(far, batch_factor=60, latency_s=5e-3)
     assert (far.rests, resting.rests) == (False, True)
     assert replace(resting, collective="halving_doubling").scaling_factor > resting.scaling_factor
     assert "collective" not in [each.name for each in advise(resting, 0.9999, max_efficiency=MOST).changes]
