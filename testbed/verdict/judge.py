@@ -44,6 +44,7 @@ from testbed.verdict.thresholds import (
     OVERRUN_TOLERANCE,
     RATE_TOLERANCE,
     RETRANSMITTED_DEGRADED,
+    RETRANSMITTED_UNSHAPED_DEGRADED,
     RUN_QUEUE_DEGRADED,
     RUN_QUEUE_INVALID,
     RUN_QUEUE_MATERIAL,
@@ -634,7 +635,8 @@ def _lateness_limit_s(facts: Facts, link: LinkFacts) -> float:
 
 
 def _retransmission_slack(link: LinkFacts) -> float:
-    return max(RETRANSMITTED_DEGRADED * (link.expected_bytes or link.bytes), BYTES_FLOOR)
+    share = RETRANSMITTED_DEGRADED if link.burst_bytes else RETRANSMITTED_UNSHAPED_DEGRADED
+    return max(share * (link.expected_bytes or link.bytes), BYTES_FLOOR)
 
 
 def _percent(link: LinkFacts) -> str:

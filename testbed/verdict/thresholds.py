@@ -49,6 +49,9 @@ the size of the effects that experiments look for; with a tenth less the experim
 RETRANSMITTED_DEGRADED: Final = 0.001
 """Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
 below; more means timers fired because a receiver did not get to run."""
+RETRANSMITTED_UNSHAPED_DEGRADED: Final = 0.005
+"""Likewise on a link that is as fast as the machine. A probe waits for two round trips, which are tens of microseconds
+there, so that each pause of an interrupt sends one; and what is sent again takes no time to speak of."""
 LATENESS_SHARE_DEGRADED: Final = 0.1
 LATENESS_FLOOR_S: Final = 300e-6
 """How much later than requested the 99th percentile of a link's packets may be let go, of the delay and at least.

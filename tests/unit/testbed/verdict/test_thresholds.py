@@ -191,6 +191,9 @@ CASES: dict[str, Case] = {
     "RETRANSMITTED_DEGRADED": Case(
         lambda beyond: with_link(retransmitted_bytes=60_011 if beyond else 60_010), VALID_DEGRADED
     ),
+    "RETRANSMITTED_UNSHAPED_DEGRADED": Case(
+        lambda beyond: with_link(retransmitted_bytes=300_051 if beyond else 300_050, burst_bytes=0), VALID_DEGRADED
+    ),
     "LATENESS_SHARE_DEGRADED": Case(
         lambda beyond: with_link(delay_s=0.01, delay_line=delay_line(late_p99_s=1.01e-3 if beyond else 1e-3)),
         VALID_DEGRADED,
