@@ -428,6 +428,11 @@ def export(
     from testbed.traces.formats.base import TRACE_FORMATS
 
     if (Path(source) / "summary.json").is_file():
+        if batch_size is not None or device is not None:
+            raise SpecError(
+                "a record has the times and the batch that were run, so --batch-size and --device say nothing; allowed "
+                "with networks"
+            )
         _export_record(Path(source), output, format_)
         return
     with as_spec_errors():

@@ -293,13 +293,17 @@ def exchange_delay_s(
 def aggregation_delay_s(
     all_paths: Mapping[Hop, Path], aggregators: Sequence[AggregatorPlan], delays_s: Mapping[Hop, float]
 ) -> float:
-    """One way of a message from the farthest worker to the aggregator that has all sums, up a whole tree where there is
-    one, given each hop's delay; 0 without aggregators."""
+    """Half a round trip between the farthest worker and the aggregator that has all sums, up and down a whole tree
+    where there is one, given each hop's delay; 0 without aggregators."""
     by_name = {each.name: each for each in aggregators}
 
     def below_s(aggregator: AggregatorPlan) -> float:
         return max(
-            path_delay_s(all_paths, {(child, aggregator.name): 0}, delays_s)
+            sum(
+                path_delay_s(all_paths, {hop: 0}, delays_s)
+                for hop in ((child, aggregator.name), (aggregator.name, child))
+            )
+            / 2
             + (below_s(by_name[child]) if child in by_name else 0.0)
             for child in aggregator.children
         )

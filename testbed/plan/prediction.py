@@ -214,7 +214,11 @@ def predict(
         costs=costs,
         delays_s=delays_s,
     )
-    aggregation_bps = goodput_bps / fraction * (alone_s / busiest_s if decides and alone_s else 1.0)
+    aggregation_bps = goodput_bps / fraction
+    if decides and busiest_s:
+        # A worker's chunks go on as fast as those of all that share a link with it.
+        own_bytes = max(direction.balanced_bytes for direction in directions if direction not in trunks)
+        aggregation_bps = min(aggregation_bps, 8 * own_bytes / busiest_s)
 
     @cache
     def lasts_s(exchange: Exchange, quiet_s: float) -> float:

@@ -48,7 +48,11 @@ def replace_bytes(path: Path, data: bytes, *, make_folder: bool = False) -> None
     temporary = path.with_name(f".{path.name}.new")
     with _writing(path):
         temporary.write_bytes(data)
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 class RecordWriter:

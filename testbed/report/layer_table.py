@@ -1,6 +1,7 @@
 """A run's own times as a table of layers, to be replayed. Pure arithmetic on a record's frames."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -11,11 +12,13 @@ from testbed.experiment.documents import load_document
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.iterative import Iterative
 from testbed.record.reader import Record
+from testbed.record.summary import STANDING
 from testbed.traces.table import LayerTable
 
 
 def recorded_table(record: Record) -> LayerTable:
-    """Of a record. Raises SpecError for a run that has no iterations of layers."""
+    """Of a record; without times of exchanges where the summary has none. Raises SpecError for a run that has no
+    iterations of layers, or whose numbers do not stand."""
     experiment = validate(load_document(record.spec_yaml))
     measured = record.iterations.filter(pl.col("phase") == "measured")
     if not isinstance(experiment.workload, Iterative) or measured.is_empty():
@@ -25,7 +28,14 @@ def recorded_table(record: Record) -> LayerTable:
         )
     if experiment.workload.graph() is not None:
         raise SpecError(f"{record.path}: a graph was replayed, which has no layers; allowed: --format chrome")
-    return table_of(experiment, record.iterations, record.buckets, dilation=record.summary.dilation)
+    summary = record.summary
+    if summary.outcome not in STANDING:
+        why = "; ".join(summary.reasons)
+        raise SpecError(f"{record.path}: the run is {summary.outcome}, so its times are of this machine: {why}")
+    table = table_of(experiment, record.iterations, record.buckets, dilation=summary.dilation)
+    if summary.allreduce is not None and summary.allreduce.time_s is None:
+        return replace(table, layers=tuple(layer._replace(communication_s=None) for layer in table.layers))
+    return table
 
 
 def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataFrame, *, dilation: float) -> LayerTable:
@@ -90,13 +100,17 @@ def _ready(table: LayerTable) -> list[float]:
 
 def _in_turn(measured: pl.DataFrame, buckets: pl.DataFrame, dilation: float) -> list[tuple[int, float, float]]:
     """Bytes of each bucket, when it was handed over since the beginning of backward on a worker that nothing slows, and
-    for how long it was in service: medians, in the order in which they went out."""
+    for how long it was in service, without what it shared with one before it: medians, in the order in which they went
+    out."""
     begins = measured.select("rank", "index", "forward_end_s", "slowdown")
     joined = buckets.filter(pl.col("phase") == "measured").join(begins, on=["rank", "index"])
+    before_s = pl.col("done_s").cum_max().shift(1).over("rank", "index", order_by="started_s")
     numbered = joined.with_columns(
         pl.col("enqueued_s").rank("ordinal").over("rank", "index").alias("number"),
         ((pl.col("enqueued_s") - pl.col("forward_end_s")) / pl.col("slowdown") / dilation).alias("ready_s"),
-        ((pl.col("done_s") - pl.col("started_s")) / dilation).alias("service_s"),
+        ((pl.col("done_s") - pl.max_horizontal("started_s", before_s)).clip(lower_bound=0.0) / dilation).alias(
+            "service_s"
+        ),
     )
     found = (
         numbered.group_by("number")

@@ -12,10 +12,12 @@ writer do not wait for each other (https://www.sqlite.org/wal.html), and each re
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -111,6 +113,11 @@ class Refreshed(NamedTuple):
     num_gone: int
 
 
+_TEXT: Final = re.compile(r"'(?:[^']|'')*'")
+_QUOTED: Final = re.compile(r'"((?:[^"]|"")*)"')
+_CALLED: Final = re.compile(r'\bAS\s+"((?:[^"]|"")*)"', re.IGNORECASE)
+
+
 class Index:
     """The index of one directory of records. Opened for one thread."""
 
@@ -197,17 +204,19 @@ class Index:
         return self.query(statement if limit is None else f"{statement} LIMIT {limit}", parameters)[1]
 
     def query(self, statement: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[dict[str, Any]]]:
-        """Columns and rows of one SQL statement, which can only read, with parameters for `?`. Raises SpecError when
-        it is none, writes, or has two columns of one name."""
+        """Columns and rows of one SQL statement, which can only read, with parameters for `?`; bytes as hexadecimal
+        digits, and infinity, of which JSON knows nothing, as None. Raises SpecError when it is none, writes, or has two
+        columns of one name."""
         with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as reading:
             reading.row_factory = sqlite3.Row
             reading.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # another database could be written to
             try:
+                _require_names(statement)
                 cursor = reading.execute(statement, parameters)
                 names = [name for name, *_ in cursor.description or ()]
                 if twice := sorted({name for name in names if names.count(name) > 1}):
                     raise SpecError(f"several columns are called {', '.join(twice)}; write AS, and another name")
-                rows = [dict(row) for row in cursor]
+                rows = [{name: _plain(value) for name, value in dict(row).items()} for row in cursor]
             except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
                 raise SpecError(f"{error}; columns of `runs`: {', '.join(_NAMES)}") from error
         return names, rows
@@ -221,7 +230,7 @@ class Index:
             raise SpecError("a run's name is empty; write the beginning of its id or of its record, or `last`")
         if run == "last":
             found = self.runs(limit=1)
-        else:
+        elif not (found := self.runs("run_id = ? OR record = ?", [run] * 2)):
             begins = " OR ".join(f"substr({name}, 1, length(?)) = ?" for name in ("run_id", "record"))
             found = self.runs(begins, [run] * 4, limit=6)
         if not found:
@@ -269,6 +278,24 @@ class Index:
     def _forget(self, record: str) -> None:
         self._database.execute("DELETE FROM runs WHERE record = ?", (record,))
         self._database.execute("DELETE FROM problems WHERE record = ?", (record,))
+
+
+def _require_names(statement: str) -> None:
+    """Raises SpecError for a word in double quotes that names nothing: SQLite takes it for a text, which is greater
+    than any number, so that a mistyped column would select every run."""
+    code = _TEXT.sub("''", statement)
+    called = {name.lower() for name in (*_NAMES, "runs", *_CALLED.findall(code))}
+    for name in _QUOTED.findall(code):
+        if name.lower() not in called:
+            raise SpecError(
+                f"\"{name}\" is no column; columns of `runs`: {', '.join(_NAMES)}; texts are in 'single quotes'"
+            )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.hex()
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 @contextmanager

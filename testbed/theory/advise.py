@@ -100,7 +100,9 @@ class Setting:
             alone_s = self.interval * self.alone_s
             return alone_s / (alone_s + self._lengthened_s(self.exchange_s(self.table.size_bytes)))
         computed = self._computed
-        exchanges = joined_in_turn(computed.gradients(), self.fusion, self.exchange_s)
+        # Each tells all others what it has; a switch that adds is told once more before it gets anything.
+        agreement_s = self.latency_s * (2 if self.collective == "in_network" else 1)
+        exchanges = joined_in_turn(computed.gradients(), self.fusion, self.exchange_s, agreement_s=agreement_s)
         waiting_s = exposed_s(exchanges, computed.backward_s)
         return self.alone_s / (self.alone_s + self._lengthened_s(waiting_s))
 

@@ -117,11 +117,12 @@ class Looks:
 
 
 def joined_in_turn(
-    gradients: Sequence[Gradient], fusion: ByTime, exchange_s: Callable[[int], float]
+    gradients: Sequence[Gradient], fusion: ByTime, exchange_s: Callable[[int], float], *, agreement_s: float = 0.0
 ) -> tuple[Exchange, ...]:
     """Exchange gradients one bucket after the other, each `exchange_s(size_bytes)` long and of all that is ready when
-    a cycle is over and the exchange before it done. Every gradient by itself where cycles last no time; where they
-    never end, buckets of a size, whenever one is full."""
+    a cycle is over and the exchange before it done; before what goes out then, workers agree on it for `agreement_s`.
+    Every gradient by itself where cycles last no time; where they never end, buckets of a size, whenever one is full:
+    of these all know beforehand."""
     if fusion.cycle_s in (0.0, inf):
         return in_turn(fusion.buckets(gradients), exchange_s)
     stops = accumulate((-(-size_bytes // ELEMENT_BYTES) for _, size_bytes in gradients), initial=0)
@@ -131,7 +132,8 @@ def joined_in_turn(
     exchanges: list[Exchange] = []
     free_s = 0.0
     while not looks.done:
-        (start_s,), _, runs = looks.look((free_s,))
+        (looks_s,), _, runs = looks.look((free_s,))
+        start_s = looks_s + agreement_s
         for run in runs:
             size_bytes = sum(gradients[number].size_bytes for number in run)
             free_s = start_s + exchange_s(size_bytes)

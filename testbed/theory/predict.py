@@ -319,8 +319,8 @@ class _Predictor:
             quiet_s = max(0.0, min(begins_s[:workers]) - so_far.last_s) if self._known else 0.0
             if not so_far.connections:
                 quiet_s = self._links.quiet_class_s(quiet_s)
-            found = self._exchanged(each, begins_s, quiet_s, so_far.connections)
-            begins_s, so_far.connections = found
+            found = self._exchanged(each, begins_s, quiet_s, so_far)
+            begins_s, so_far.connections, so_far.links_free_s = found
             so_far.last_s = max(begins_s)
         so_far.free_s = _later(begins_s, bucket.codec.decode_s, workers)
         so_far.exchanged.append((start_s, max(so_far.free_s)))
@@ -331,14 +331,13 @@ class _Predictor:
             return plan.collective
         return plan.collective.chosen(plan.world, exchange.num_elements, element_bytes=exchange.element_bytes)
 
-    def _exchanged(
-        self, exchange: Exchange, begins_s: Sequence[float], quiet_s: float, connections: Connections | None
-    ) -> Exchanged:
+    def _exchanged(self, exchange: Exchange, begins_s: Sequence[float], quiet_s: float, so_far: "_SoFar") -> Exchanged:
         plan, collective = self._plan, self._chosen(exchange)
         workers = begins_s[: plan.world.num_workers]
         own_bytes = exchange.link_bytes(collective)
+        connections = so_far.connections
         if own_bytes is None and max(begins_s) > min(workers):
-            return self._times(exchange, collective, begins_s, quiet_s, connections)
+            return self._times(exchange, collective, begins_s, quiet_s, connections, so_far.links_free_s)
         key = exchange, quiet_s, connections  # all workers begin together: every such exchange is as long
         if key not in self._alike:
             if own_bytes is None:
@@ -357,7 +356,11 @@ class _Predictor:
                 )
         found = self._alike[key]
         ends_s = found.ends_s if own_bytes is None else [found.end_s] * len(begins_s)
-        return Exchanged([max(workers) + end_s for end_s in ends_s], found.connections)
+        return Exchanged(
+            [max(workers) + end_s for end_s in ends_s],
+            found.connections,
+            [max(workers) + free_s for free_s in found.links_free_s],
+        )
 
     def _times(
         self,
@@ -366,6 +369,7 @@ class _Predictor:
         begins_s: Sequence[float],
         quiet_s: float,
         connections: Connections | None,
+        links_free_s: Sequence[float] = (),
     ) -> Exchanged:
         return exchanged(
             collective,
@@ -378,6 +382,7 @@ class _Predictor:
             begins_s=begins_s,
             quiet_s=quiet_s,
             connections=connections,
+            links_free_s=links_free_s,
         )
 
     def _decides(self, shown: "_Iteration") -> Decider:
@@ -401,7 +406,8 @@ class _Predictor:
 
     def whole_s(self, exchange: Exchange) -> float:
         """The time of one exchange that all workers begin together."""
-        return self._exchanged(exchange, [0.0] * self._plan.world.size, 0.0, None).end_s
+        size = self._plan.world.size
+        return self._exchanged(exchange, [0.0] * size, 0.0, _SoFar(free_s=[0.0] * size)).end_s
 
     def _hosts_part_s(self, exchange: Exchange) -> float:
         free = replace(FREE, host_latency_s=1e-9, link_share=self._plan.costs.link_share, tcp=self._plan.costs.tcp)
@@ -505,6 +511,8 @@ class _SoFar:
     last_s: float = 0.0
     """When the last byte came."""
     connections: Connections | None = None
+    links_free_s: Sequence[float] = ()
+    """When each link has sent its last byte."""
     buckets: list[_Bucket] = field(default_factory=list)
     exchanged: list[tuple[float, float]] = field(default_factory=list)
     waits: list[bool] = field(default_factory=list)

@@ -133,6 +133,8 @@ class Exchanged(NamedTuple):
     """When each participant is done."""
     connections: Connections | None
     """For the next exchange; None: theirs may have under way whatever they want."""
+    links_free_s: Sequence[float] = ()
+    """When each link has sent all of it; empty: not known, or before the last participant is done."""
 
     @property
     def end_s(self) -> float:
@@ -153,10 +155,12 @@ def exchanged(
     root: int = 0,
     quiet_s: float = inf,
     connections: Connections | None = None,
+    links_free_s: Sequence[float] = (),
 ) -> Exchanged:
     """When each participant is done, given when each begins; all begin at 0 where nothing is said. Before the first
     did, nothing was sent for `quiet_s`: bursts fill in that time. The connections are as the exchange before it has
-    left them; None: as large as may be, and new after IDLE_S.
+    left them; None: as large as may be, and new after IDLE_S. Links are busy until `links_free_s` with what was before:
+    who is done early begins the next exchange while others still have the last bytes of this one to come.
 
     Raises DeadlockError for a schedule that never ends.
     """
@@ -164,13 +168,14 @@ def exchanged(
     found = frozenset() if connections is None and quiet_s > IDLE_S else connections
     if not costs.tcp:
         found = None
-    timeline = _Timeline(every, element_bytes, links, costs, begins_s or [0.0] * world.size, quiet_s, found)
+    begins_s = begins_s or [0.0] * world.size
+    timeline = _Timeline(every, element_bytes, links, costs, begins_s, quiet_s, found, links_free_s)
     ends_s = timeline.run()
     overflow_s = 0.0
     if costs.tcp:
         overflow_s = _overflow_s(collective, operation, world, num_elements * element_bytes, links)
     ends_s = [end_s + overflow_s for end_s in ends_s]
-    return Exchanged(ends_s, timeline.connections(max(ends_s, default=0.0)))
+    return Exchanged(ends_s, timeline.connections(max(ends_s, default=0.0)), timeline.links_free_s)
 
 
 def exchange_s(
@@ -316,6 +321,7 @@ class _Timeline:
         begins_s: Sequence[float],
         quiet_s: float,
         connections: Connections | None,
+        links_free_s: Sequence[float],
     ) -> None:
         self._every = every
         self._connections = None if connections is None else dict(connections)
@@ -324,7 +330,8 @@ class _Timeline:
         self._members = [Progress(steps, order) for steps, order in zip(every, every.orders, strict=True)]
         first_s = min(begins_s, default=0.0)
         self._last_s = first_s - quiet_s
-        self._free_s = [first_s - quiet_s] * len(links.s_per_byte)
+        busy_s = links_free_s or [-inf] * len(links.s_per_byte)
+        self._free_s = [max(first_s - quiet_s, each_s) for each_s in busy_s]
         bursts_bytes = links.burst_bytes or [0.0] * len(links.s_per_byte)
         self._burst_s = [burst * each_s for burst, each_s in zip(bursts_bytes, links.s_per_byte, strict=True)]
         self._frame_bytes = links.frame_bytes or [0] * len(links.s_per_byte)
@@ -352,6 +359,11 @@ class _Timeline:
         if stuck:
             raise DeadlockError(f"participants {stuck} wait for each other or for a message that is never sent")
         return self._ends_s
+
+    @property
+    def links_free_s(self) -> list[float]:
+        """When each link has sent everything."""
+        return self._free_s
 
     def _begin(self, number: int) -> None:
         member = self._members[number]

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from testbed.record.number_text import (
     decimals_apart,
@@ -250,7 +251,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
 def render_trace(table: LayerTable, trace: str, source: str, console: Console) -> None:
     """Totals, and the layers, or the largest of them."""
     gradients = table.gradients()
-    console.print(f"[bold]{trace}[/]  {source}", highlight=False)
+    console.print(Text.assemble((trace, "bold"), f"  {source}"))
     console.print(
         f"forward {time_text(table.forward_s)} · backward {time_text(table.backward_s)} · update "
         f"{time_text(table.update_s)} · {size_text(table.size_bytes)} of gradients in {len(gradients)} parts\n",
@@ -271,7 +272,7 @@ def render_trace(table: LayerTable, trace: str, source: str, console: Console) -
     for number, layer in numbered:
         rows.add_row(
             str(number),
-            layer.name,
+            Text(layer.name),
             time_text(layer.forward_s),
             time_text(layer.backward_s),
             size_text(layer.size_bytes),

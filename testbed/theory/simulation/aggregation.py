@@ -27,8 +27,8 @@ class AggregationTree:
     root: str
     links: tuple[int, ...]
     """All that carry its chunks, in both directions; one that carries them for several children is named for each."""
-    farthest_s: float
-    """One way from the farthest worker to the root: propagation."""
+    round_trip_s: float
+    """From the farthest worker to the root and back: propagation."""
     forwarding_s_per_bit: float
     """What storing and forwarding adds for each bit of a frame, on the farthest worker's round trip, beside the
     one link whose rate decides."""
@@ -38,10 +38,10 @@ class AggregationTree:
     def stream(self, collective: InNetwork, num_elements: int, *, num_slots: int) -> Stream:
         """Of that many floats: the first frame is stored and forwarded at every hop, and the others follow it."""
         frame_bits = 8 * collective.frame_bytes
-        round_trip_s = 2 * self.farthest_s + frame_bits * self.round_trip_s_per_bit
+        round_trip_s = self.round_trip_s + frame_bits * self.round_trip_s_per_bit
         return Stream(
             wire_bytes=float(collective.wire_bytes(num_elements)),
-            latency_s=2 * self.farthest_s + frame_bits * self.forwarding_s_per_bit,
+            latency_s=self.round_trip_s + frame_bits * self.forwarding_s_per_bit,
             limit_bps=num_slots * frame_bits / round_trip_s,
         )
 
@@ -56,9 +56,11 @@ def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str 
     adding = {root, *(leaves if at == "leaf" else network.switches if at == "tree" else ())}
     links: list[int] = []
     farthest: list[int] = []
+    longest_s = (0.0, 0)
     above: dict[str, str] = {}
     for worker in workers:
         climb: list[int] = []
+        descent: list[int] = []
         node = worker
         while node != root:
             if node not in above:
@@ -67,15 +69,17 @@ def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str 
                 )
                 links += (*network.path(node, above[node]), *network.path(above[node], node))
             climb += network.path(node, above[node])
+            descent += network.path(above[node], node)
             node = above[node]
-        if sum(network.delays_s[climb]) + len(climb) * 1e-12 > sum(network.delays_s[farthest]) + len(farthest) * 1e-12:
-            farthest = climb
+        there_and_back_s = float(sum(network.delays_s[climb]) + sum(network.delays_s[descent]))
+        if (round(there_and_back_s, 12), len(climb)) > longest_s:
+            longest_s, farthest = (round(there_and_back_s, 12), len(climb)), climb
     per_bit = sum(1 / network.rates_bps[link] for link in farthest)
     slowest = max(1 / network.rates_bps[link] for link in farthest)
     return AggregationTree(
         root=root,
         links=tuple(links),
-        farthest_s=float(sum(network.delays_s[farthest])),
+        round_trip_s=longest_s[0],
         forwarding_s_per_bit=float(2 * per_bit - slowest),
         round_trip_s_per_bit=float(2 * per_bit),
     )

@@ -47,6 +47,8 @@ from transports.compression.base import Exchange
 
 MAX_MESSAGES: Final = 500_000
 """Of a schedule that is expanded: minutes, and about 1 GB."""
+_MANY: Final = 256
+"""Participants, beyond which not all are looked at for the two that are farthest from each other."""
 EXPANDED_MESSAGES: Final = 20_000
 """Up to here a schedule is expanded even where all workers do the same."""
 Method = Literal["messages", "steps"]
@@ -263,11 +265,28 @@ class _Simulator:
         return self._wire[payload_bytes]
 
     def _with_network_info(self) -> Collective:
-        farthest = self._network.path_delays_s(self._network.paths([(self._jobs[0].names[0], self._jobs[0].names[-1])]))
         return self._experiment.collective.with_network_info(
-            NetworkInfo(latency_s=float(farthest[0]), rate_bps=self._goodput_bps),
+            NetworkInfo(latency_s=self._farthest_s(), rate_bps=self._goodput_bps),
             tensors=tuple(prod(shape) for shape in self._experiment.workload.gradient_shapes()),
         )
+
+    def _farthest_s(self) -> float:
+        """One way between the participants that are farthest from each other. From anybody to the farthest, and from
+        the farthest to that one: on a tree these are the two; of many participants the last is far from the first."""
+        names = self._jobs[0].names
+
+        def delays_s(pairs: list[tuple[str, str]]) -> Floats:
+            return self._network.path_delays_s(self._network.paths(pairs))
+
+        if len(names) < 2:
+            return 0.0
+        if len(names) > _MANY:
+            return float(delays_s([(names[0], names[-1])])[0])
+        others = names[1:]
+        down_s = delays_s([(names[0], name) for name in others])
+        farthest = others[int(np.argmax(down_s))]
+        up_s = delays_s([(name, farthest) for name in names if name != farthest])
+        return float(max(*down_s, *up_s))
 
     def _planned(self, buckets: Sequence[int]) -> list[_Bucket]:
         exchanges = exchanges_by_bucket(self._experiment, buckets)

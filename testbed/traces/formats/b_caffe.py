@@ -2,8 +2,8 @@
 
 Every line ends in `[param_id, n_params, compute_us, comm_us]`; some have a fifth number that is not used here (the time
 of the exchange after merging). Parameters are numbered from 0 in the order of the forward pass. Weight and bias of a
-layer are neighbours and both show the layer's backward time, so neighbours with the same time are one layer. A file may
-hold several dumps, each from parameter 0 on; the last one counts, for earlier ones were taken before anything was
+layer are neighbours and both show the layer's backward time, so two neighbours with the same time are one layer. A file
+may hold several dumps, each from parameter 0 on; the last one counts, for earlier ones were taken before anything was
 measured.
 """
 
@@ -62,11 +62,12 @@ def _row(line: Line) -> _Row:
 
 def _layers(rows: Sequence[_Row]) -> Iterator[Layer]:
     for compute_us, neighbours in groupby(rows, key=lambda row: row.compute_us):
-        members = list(neighbours)
-        yield Layer(
-            name=f"parameter {members[0].parameter}",
-            forward_s=0.0,
-            backward_s=compute_us * 1e-6,
-            size_bytes=sum(row.num_elements for row in members) * _ELEMENT_BYTES,
-            communication_s=sum(row.communication_us for row in members) * 1e-6,
-        )
+        alike = list(neighbours)
+        for members in (alike[begin : begin + 2] for begin in range(0, len(alike), 2)):
+            yield Layer(
+                name=f"parameter {members[0].parameter}",
+                forward_s=0.0,
+                backward_s=compute_us * 1e-6,
+                size_bytes=sum(row.num_elements for row in members) * _ELEMENT_BYTES,
+                communication_s=sum(row.communication_us for row in members) * 1e-6,
+            )

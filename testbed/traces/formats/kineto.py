@@ -16,9 +16,11 @@ of the graph is all of them.
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from math import prod
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -108,7 +110,9 @@ _GLOO_OPERATORS: Final[Mapping[str, _Operator]] = {
 }
 _NO_EXCHANGE: Final = frozenset(("init", "wait"))
 """What NCCL notes under `Collective name` that moves nothing."""
-_COMMUNICATING: Final = ("c10d::", "gloo:", "testbed:", "testbed.", "nccl:", "record_param_comms", "ncclDevKernel")
+_NCCL_KERNELS: Final = ("ncclDevKernel", "ncclKernel")
+"""What their names begin with since NCCL 2.19, and before."""
+_COMMUNICATING: Final = ("c10d::", "gloo:", "testbed:", "testbed.", "nccl:", "record_param_comms", *_NCCL_KERNELS)
 _ROOTED: Final = frozenset(("broadcast", "reduce", "gather", "scatter"))
 
 
@@ -212,7 +216,7 @@ class _RankReader:
         for event in self._events:
             if event.name.startswith("testbed:"):
                 self._ours[event.thread].append(event)
-            elif event.name.startswith("ncclDevKernel"):
+            elif event.name.startswith(_NCCL_KERNELS):
                 self._kernels[str(event.arguments.get("External id"))].append(event)
         self.groups: dict[str, tuple[int, ...]] = {}
         self.nodes: list[Node] = []
@@ -412,7 +416,7 @@ class _RankReader:
     def _build(self, exchanges: Sequence[_Begun]) -> None:
         """Computing and operations in the order in which they began."""
         pieces = _Pieces(self.nodes)
-        computing = self._computing({each.event.thread for each in exchanges})
+        computing = _between(self._computing({each.event.thread for each in exchanges}), exchanges)
         position = 0
         for each in exchanges:
             while position < len(computing) and computing[position].begin_us < each.begin_us:
@@ -442,6 +446,32 @@ class _RankReader:
     @staticmethod
     def _communicates(event: _Event) -> bool:
         return event.name.startswith(_COMMUNICATING)
+
+
+def _between(computing: Sequence[_Event], exchanges: Sequence[_Begun]) -> list[_Event]:
+    """What computes, cut where an operation went on, which does not wait for what comes after, and without what its
+    thread spent in starting one or in waiting for it: an operator may contain an exchange."""
+    begins_us = sorted({each.begin_us for each in exchanges})
+    calls: dict[tuple[str, str], list[_Event]] = defaultdict(list)
+    for each in sorted((each.event for each in exchanges), key=lambda event: event.begin_us):
+        calls[each.thread].append(each)
+    found: list[_Event] = []
+    for event in computing:
+        begin_us = event.begin_us
+        spans: list[tuple[float, float]] = []
+        for call in calls[event.thread]:
+            if begin_us < call.end_us and call.begin_us < event.end_us:
+                spans.append((begin_us, call.begin_us))
+                begin_us = call.end_us
+        spans.append((begin_us, event.end_us))
+        for start_us, end_us in spans:
+            inside = begins_us[bisect_right(begins_us, start_us) : bisect_left(begins_us, end_us)]
+            found += [
+                event._replace(begin_us=first_us, end_us=second_us)
+                for first_us, second_us in pairwise([start_us, *inside, end_us])
+                if first_us < second_us
+            ]
+    return sorted(found, key=lambda event: event.begin_us)
 
 
 class _Pieces:

@@ -1,5 +1,6 @@
 """How a training is divided among ranks: the axis of generators. Pure."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -64,6 +65,10 @@ class Generator(Options):
 GENERATORS: Final[Registry[Generator]] = Registry("generator", "testbed.traces.generators")
 
 
+_NUMBERED: Final = re.compile(r"(?:[^.]*[^.0-9]\.)*[^.]*[0-9](?=\.|$)")
+"""The parts of a name up to the first that ends in a digit."""
+
+
 class RankBuilder:
     """The list of one rank as it grows."""
 
@@ -95,15 +100,28 @@ def whole(ranks: Sequence[tuple[Node, ...]]) -> Graph:
     return Graph(ranks=tuple(ranks), groups={WORLD: tuple(range(len(ranks)))} if used else {})
 
 
-def require_ranks(num_ranks: int) -> None:
-    """Raises SpecError for one rank, which has nobody to exchange anything with."""
+def require_whole(table: LayerTable, num_ranks: int) -> None:
+    """Raises SpecError for one rank, which has nobody to exchange anything with, and for gradients that are no number
+    of elements."""
     if num_ranks < 2:
         raise SpecError(f"{num_ranks} ranks exchange nothing; allowed: 2 or more")
+    for layer in table.layers:
+        if layer.size_bytes % GRADIENT_BYTES:
+            raise SpecError(
+                f"layer {layer.name} has {layer.size_bytes} bytes of gradients, which are float32; allowed: multiples "
+                f"of {GRADIENT_BYTES}"
+            )
 
 
 def blocks(layers: Sequence[Layer]) -> list[Unit]:
-    """Neighbours whose names are alike up to the first dot, as the layers of a block of a network are."""
-    return [Unit(name, tuple(members)) for name, members in groupby(layers, lambda layer: layer.name.partition(".")[0])]
+    """Neighbours whose names are alike up to the first number, as the layers of a block of a network are (`h0`, `h.0`,
+    `encoder.layer.0`), or up to the first dot where there is none."""
+    return [Unit(name, tuple(members)) for name, members in groupby(layers, lambda layer: _block(layer.name))]
+
+
+def _block(name: str) -> str:
+    found = _NUMBERED.match(name)
+    return found[0] if found else name.partition(".")[0]
 
 
 def matching(layer: Layer, patterns: str) -> bool:

@@ -4,7 +4,7 @@ as soon as backward has made them (wait-free backpropagation; Zhang et al., "Pos
 What a table of layers says by itself, as a graph.
 """
 
-from testbed.traces.generators.base import GENERATORS, Generator, RankBuilder, alike, require_ranks
+from testbed.traces.generators.base import GENERATORS, Generator, RankBuilder, alike, require_whole
 from testbed.traces.graph import Graph
 from testbed.traces.table import ELEMENT_BYTES, LayerTable
 
@@ -15,7 +15,7 @@ class DataParallel(Generator):
 
     def generate(self, table: LayerTable, num_ranks: int) -> Graph:
         """See :class:`Generator`."""
-        require_ranks(num_ranks)
+        require_whole(table, num_ranks)
         rank = RankBuilder()
         last: int | None = rank.compute("input", table.undivided_s) if table.undivided_s else None
         for layer in table.layers:

@@ -17,7 +17,7 @@ from testbed.traces.generators.base import (
     alike,
     blocks,
     in_parts,
-    require_ranks,
+    require_whole,
 )
 from testbed.traces.graph import Graph
 from testbed.traces.table import LayerTable
@@ -32,7 +32,7 @@ class Fsdp(Generator):
 
     def generate(self, table: LayerTable, num_ranks: int) -> Graph:
         """See :class:`Generator`."""
-        require_ranks(num_ranks)
+        require_whole(table, num_ranks)
         layers = table.layers
         units = blocks(layers) if self.unit == "block" else [Unit(layer.name, (layer,)) for layer in layers]
         rank = RankBuilder()

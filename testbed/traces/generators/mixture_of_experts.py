@@ -19,7 +19,7 @@ from testbed.traces.generators.base import (
     Unit,
     matching,
     require_any,
-    require_ranks,
+    require_whole,
     whole,
 )
 from testbed.traces.graph import Collective, Graph
@@ -42,7 +42,7 @@ class MixtureOfExperts(Generator):
 
     def generate(self, table: LayerTable, num_ranks: int) -> Graph:
         """See :class:`Generator`."""
-        require_ranks(num_ranks)
+        require_whole(table, num_ranks)
         require_any(table, "experts", self.experts)
         units = [
             Unit(name, tuple(layers))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from testbed.errors import SpecError
-from testbed.traces.generators.base import GENERATORS, Generator, RankBuilder, require_ranks, whole
+from testbed.traces.generators.base import GENERATORS, Generator, RankBuilder, require_whole, whole
 from testbed.traces.graph import Graph, Receive, Send
 from testbed.traces.table import Layer, LayerTable
 from transports.units import Size
@@ -38,7 +38,7 @@ class Pipeline(Generator):
 
     def generate(self, table: LayerTable, num_ranks: int) -> Graph:
         """See :class:`Generator`."""
-        require_ranks(num_ranks)
+        require_whole(table, num_ranks)
         if len(table.layers) < num_ranks:
             raise SpecError(f"{len(table.layers)} layers are not enough for {num_ranks} stages, one for each rank")
         stages = _stages(table.layers, num_ranks)

@@ -15,7 +15,7 @@ from testbed.traces.generators.base import (
     alike,
     matching,
     require_any,
-    require_ranks,
+    require_whole,
 )
 from testbed.traces.graph import Graph
 from testbed.traces.table import LayerTable
@@ -35,7 +35,7 @@ class TensorParallel(Generator):
 
     def generate(self, table: LayerTable, num_ranks: int) -> Graph:
         """See :class:`Generator`."""
-        require_ranks(num_ranks)
+        require_whole(table, num_ranks)
         require_any(table, "by_rows", self.by_rows)
         require_any(table, "by_columns", self.by_columns)
         rank = RankBuilder()

@@ -141,12 +141,22 @@ def test_a_run_is_found_by_the_beginning_of_its_id_or_record(index: Index) -> No
         ("ATTACH 'x.db' AS other", "too many attached"),
         ("SELECT a.name, b.name FROM runs a, runs b", "several columns are called name; write AS"),
         ("SELECT '\udcff'", "surrogates not allowed"),
+        ('SELECT name FROM runs WHERE "scaling_factr" > 0.9', '"scaling_factr" is no column'),
     ],
 )
 def test_a_query_only_reads(index: Index, statement: str, what: str) -> None:
     with pytest.raises(SpecError, match=what):
         index.query(statement)
     assert len(index.runs()) == 2
+
+
+def test_names_in_double_quotes_are_columns_or_aliases(index: Index) -> None:
+    statement = """SELECT "workers" AS "n", 'a "b" c' AS "text" FROM "runs" ORDER BY "n" """
+    assert index.query(statement)[1] == [{"n": 2, "text": 'a "b" c'}, {"n": 4, "text": 'a "b" c'}]
+
+
+def test_what_json_knows_nothing_of_is_made_plain(index: Index) -> None:
+    assert index.query("SELECT x'00ff' AS bytes, 9e999 AS infinite")[1] == [{"bytes": "00ff", "infinite": None}]
 
 
 def test_a_query_reaches_into_specs(index: Index) -> None:

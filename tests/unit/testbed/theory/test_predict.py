@@ -48,6 +48,34 @@ def test_the_critical_path_fills_the_iteration(fusion: Any) -> None:
             assert after.start_s == pytest.approx(before.end_s)
 
 
+SHARED = {"kind": "synthetic", "layers": ["4MB"] * 4, "forward": "20ms", "backward": "40ms"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"topology": {"kind": "dumbbell", "bottleneck": 0.25}},
+        {"workers_per_host": 4, "collective": "halving_doubling", "workload": {**SHARED, "layers": ["1MB"] * 16}},
+        {"workers_per_host": 4, "collective": "in_network", "fusion": "none"},
+        {"topology": {"kind": "dumbbell", "bottleneck": 0.5}, "collective": "all_to_all"},
+    ],
+    ids=["dumbbell", "hosts", "in_network", "all_to_all"],
+)
+def test_no_link_is_used_more_than_whole(keys: dict[str, Any]) -> None:
+    """Who is done early begins the next bucket on links that still carry the one before."""
+    found = predicted(**{"workers": 8, "workload": SHARED, **keys})
+    assert max(load.utilisation for load in found.links) <= 1.0
+    simulated_s = next(model.iteration_time_s for model in found.models if model.name == "flow simulation")
+    assert found.iteration_time_s == pytest.approx(simulated_s, rel=0.1)
+
+
+@pytest.mark.parametrize("link", ["w3->s0", "s0->w3"])
+def test_an_aggregator_is_as_far_as_a_round_trip_whichever_way_is_the_long_one(link: str) -> None:
+    both = predicted(collective="in_network", links={"w3-s0": {"delay": "5ms"}})
+    one = predicted(collective="in_network", links={link: {"delay": "10ms"}})
+    assert one.iteration_time_s == pytest.approx(both.iteration_time_s)
+
+
 def test_latency_and_hosts_decide_where_they_do() -> None:
     small = {**WORKLOAD, "layers": ["4KB"], "forward": "0s", "backward": "1us"}
     assert predicted(workload=small, workers=8, link={"rate": "10gbit", "delay": "20ms"}).decides == "latency"

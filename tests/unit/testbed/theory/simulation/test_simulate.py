@@ -189,6 +189,25 @@ def test_aggregation_is_that_of_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [4, 128])
+@pytest.mark.parametrize("collective", ["auto", "in_network"])
+def test_a_far_worker_is_as_far_whatever_its_number_and_its_long_way(collective: str) -> None:
+    workload = {"kind": "synthetic", "layers": ["64kB"] * 4, "forward": "20ms", "backward": "40ms"}
+    found = [
+        simulate(
+            validate(
+                {"name": "x", "workers": 8, "collective": collective, "workload": workload, "links": {link: delay}}
+            )
+        ).iteration_time_s
+        for link, delay in (
+            ("w3-s0", {"delay": "20ms"}),
+            ("w7-s0", {"delay": "20ms"}),
+            ("w3->s0", {"delay": "40ms"}),
+            ("s0->w3", {"delay": "40ms"}),
+        )[: 2 if collective == "auto" else 4]
+    ]
+    assert found == pytest.approx([found[0]] * len(found), rel=0.01)
+
+
 def test_integers_are_not_aggregated(num_workers: int) -> None:
     integers = {"kind": "thc", "register_bits": 16}
     switch, ring = (

@@ -28,6 +28,14 @@ def test_the_last_dump_counts_and_neighbours_of_one_time_are_one_layer(tmp_path:
     ]
 
 
+def test_layers_that_took_as_long_as_their_neighbours_are_two(tmp_path: Path) -> None:
+    path = written(tmp_path, "[0, 100, 5, 1]", "[1, 10, 5, 1]", "[2, 200, 5, 1]", "[3, 10, 5, 1]")
+    assert [(layer.size_bytes, layer.backward_s) for layer in read_trace(path).layers] == [
+        (440, pytest.approx(5e-6)),
+        (840, pytest.approx(5e-6)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [

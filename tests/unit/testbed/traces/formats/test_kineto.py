@@ -204,6 +204,65 @@ def test_on_a_gpu_the_device_s_times_count(tmp_path: Path) -> None:
     assert [each.name for each in (reduced, broadcast)] == ["allreduce", "broadcast"]
 
 
+def test_kernels_of_an_older_nccl_are_no_computing(tmp_path: Path) -> None:
+    def kernel(name: str, begin_us: float, length_us: float, **arguments: Any) -> Callable[[int], dict[str, Any]]:
+        return lambda rank: {**event(name, begin_us, **arguments), "cat": "kernel", "tid": 7, "dur": length_us}
+
+    graph = read_trace(
+        ranks(
+            tmp_path,
+            kernel("gemm", 0.0, 50.0),
+            lambda rank: described("allreduce", 5.0, **{"External id": 9}),
+            kernel("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", 50.0, 500.0, **{"External id": 9}),
+        )
+    )
+    assert isinstance(graph, Graph)
+    computed, reduced = graph.ranks[0]
+    assert (graph.compute_s(0), reduced.after) == (pytest.approx(50e-6), (0,))
+    assert isinstance(computed, Compute)
+
+
+def test_an_operator_that_contains_an_exchange_computes_before_and_after_it(tmp_path: Path) -> None:
+    graph = read_trace(
+        ranks(
+            tmp_path,
+            lambda rank: {**event("Row", 1000.0), "dur": 1000},
+            lambda rank: {**described("allreduce", 1100.0), "dur": 800},
+        )
+    )
+    assert isinstance(graph, Graph)
+    before, reduced, after = graph.ranks[0]
+    assert isinstance(before, Compute)
+    assert isinstance(after, Compute)
+    assert (before.duration_s, after.duration_s) == pytest.approx((100e-6, 100e-6))
+    assert (reduced.after, after.after) == ((0,), (0, 1))
+
+
+def test_a_kernel_that_goes_on_beside_an_exchange_is_not_waited_for_whole(tmp_path: Path) -> None:
+    def kernel(name: str, begin_us: float, length_us: float, **arguments: Any) -> Callable[[int], dict[str, Any]]:
+        return lambda rank: {**event(name, begin_us, **arguments), "cat": "kernel", "tid": 7, "dur": length_us}
+
+    graph = read_trace(
+        ranks(
+            tmp_path,
+            kernel("long", 0.0, 100.0),
+            lambda rank: described("allreduce", 5.0, **{"External id": 9}),
+            lambda rank: {
+                **event("ncclDevKernel_AllReduce", 40.0, **{"External id": 9}),
+                "cat": "kernel",
+                "tid": 8,
+                "dur": 90.0,
+            },
+        )
+    )
+    assert isinstance(graph, Graph)
+    before, reduced, beside = graph.ranks[0]
+    assert isinstance(before, Compute)
+    assert isinstance(beside, Compute)
+    assert (before.duration_s, beside.duration_s) == pytest.approx((40e-6, 60e-6))
+    assert (reduced.after, beside.after) == ((0,), (0,))
+
+
 def test_operators_of_threads_that_neither_communicate_nor_evaluate_gradients_are_no_computing(tmp_path: Path) -> None:
     def on(thread: int, name: str, begin_us: float) -> Callable[[int], dict[str, Any]]:
         return lambda rank: {**event(name, begin_us), "tid": thread}

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from testbed.errors import SpecError
 from testbed.traces.derived import derived_table
-from testbed.traces.generators.base import GENERATORS
-from testbed.traces.table import LayerTable
+from testbed.traces.generators.base import GENERATORS, blocks
+from testbed.traces.networks import NetworkName
+from testbed.traces.recorded import recorded_table
+from testbed.traces.table import Layer, LayerTable
 
 OPTIONS: dict[str, dict[str, object]] = {
     "data_parallel": {},
@@ -41,6 +43,39 @@ def test_any_number_of_ranks_has_a_graph_whose_computing_is_the_tables(kind: str
 def test_one_rank_is_refused(kind: str) -> None:
     with pytest.raises(SpecError, match="1 ranks exchange nothing; allowed: 2 or more"):
         GENERATORS.parse({"kind": kind, **OPTIONS[kind]}).generate(GPT2, 1)
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_gradients_that_are_no_number_of_elements_are_refused(kind: str) -> None:
+    table = LayerTable(layers=(Layer("a", 0.1, 0.2, 8), Layer("b", 0.1, 0.2, 6)))
+    with pytest.raises(SpecError, match="layer b has 6 bytes of gradients, which are float32; allowed: multiples of 4"):
+        GENERATORS.parse({"kind": kind, **OPTIONS[kind]}).generate(table, 2)
+
+
+def test_blocks_are_those_of_the_network_however_its_layers_are_called() -> None:
+    names = [
+        "wte",
+        "h0.ln",
+        "h0.mlp.up",
+        "h1.ln",
+        "h.0.ln",
+        "h.0.mlp",
+        "h.1.ln",
+        "encoder.layer.0.a",
+        "encoder.layer.0.b",
+    ]
+    found = blocks([Layer(name, 0.0, 0.0, 4) for name in [*names, "encoder.layer.1.a", "layer1.0.conv1", "fc"]])
+    assert [(unit.name, len(unit.layers)) for unit in found] == [
+        *(("wte", 1), ("h0", 2), ("h1", 1), ("h.0", 2), ("h.1", 1)),
+        *(("encoder.layer.0", 2), ("encoder.layer.1", 1), ("layer1", 1), ("fc", 1)),
+    ]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert_base"])
+def test_a_recorded_network_has_the_blocks_of_the_derived_one(name: NetworkName) -> None:
+    fewest = len(blocks(derived_table(name).layers))
+    assert len(blocks(recorded_table(name, device="h100", batch_size=8).layers)) == pytest.approx(fewest, abs=2)
+    assert fewest >= 12
 
 
 @given(st.sampled_from(sorted(OPTIONS)), st.integers(2, 6), st.sampled_from(["float16", "float64"]))
