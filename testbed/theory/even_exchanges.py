@@ -25,11 +25,7 @@ def ring_s(num_workers: int, size_bytes: float, *, rate_bps: float, latency_s: f
 
 def halving_doubling_s(num_workers: int, size_bytes: float, *, rate_bps: float, latency_s: float) -> float:
     """log2(N) rounds, in each of which half as much as before goes to another worker, and as many back, one after the
-    other. Where N is no power of two, some give all that they have to others first, and get all back.
-
-    The schedule's rounds overlap: that hides up to a third of the time where a round lasts as long as the delay, and
-    adds 5 % where messages of two rounds share a link.
-    """
+    other. Where N is no power of two, some give all that they have to others first, and get all back."""
     num_rounds = num_workers.bit_length() - 1
     shares = [2.0 ** -(number + 1) for number in range(num_rounds)]
     if num_workers != 1 << num_rounds:

@@ -8,9 +8,9 @@ Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thak
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
-from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
+from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, StepKind, World
 from transports.collectives.schedules.folding import Folding, fold
-from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES, parts
+from transports.collectives.schedules.segments import parts
 
 MIN_SEGMENTS: Final = 2
 """So many messages in each exchange, if they are not too short: the first half is added while the second comes."""
@@ -41,30 +41,32 @@ class HalvingDoubling(Segmented):
         if folding.position is not None:
             size = len(folding.members)
             cut = [start for start, _ in parts(num_elements, size)] + [num_elements]
-            rounds = _halving(folding.position, size)
-            for number, (position, sent, kept) in enumerate(rounds):
-                theirs = self._segments_of(_in_order(position, size, number, sent), cut, element_bytes)
-                ours = self._segments_of(_in_order(folding.position, size, number, kept), cut, element_bytes)
-                yield from (Step("send", Chunk("output", *each), folding.members[position]) for each in theirs)
-                yield from (Step("reduce", Chunk("output", *each), folding.members[position]) for each in ours)
-            for number, (position, sent, kept) in reversed(list(enumerate(rounds))):
-                theirs = self._segments_of(_in_order(position, size, number, sent), cut, element_bytes)
-                ours = self._segments_of(_in_order(folding.position, size, number, kept), cut, element_bytes)
-                yield from (Step("send", Chunk("output", *each), folding.members[position]) for each in ours)
-                yield from (Step("receive", Chunk("output", *each), folding.members[position]) for each in theirs)
+
+            def chunk(part: range) -> Chunk:
+                return Chunk("output", cut[part.start], cut[part.stop] - cut[part.start])
+
+            rounds = [
+                (folding.members[position], chunk(sent), chunk(kept))
+                for position, sent, kept in _halving(folding.position, size)
+            ]
+            came: Chunk | None = None
+            for peer, sent, kept in rounds:
+                yield from self._turn("reduce", peer, sent, kept, came, element_bytes)
+                came = kept
+            for peer, sent, kept in reversed(rounds):
+                yield from self._turn("receive", peer, kept, sent, came, element_bytes)
+                came = sent
         yield from folding.spread(everything)
 
-    def _segments_of(self, runs: Sequence[range], cut: Sequence[int], element_bytes: int) -> list[tuple[int, int]]:
-        """Of the parts in each run, which lie side by side; in one message where they would be too short to gain more
-        from what overlaps than each further message costs."""
-        first, last = min(run.start for run in runs), max(run.stop for run in runs)
-        if (cut[last] - cut[first]) * element_bytes <= MIN_SEGMENT_BYTES:
-            runs = [range(first, last)]
-        return [
-            segment
-            for run in runs
-            for segment in self.segments(cut[run.start], cut[run.stop] - cut[run.start], element_bytes, MIN_SEGMENTS)
-        ]
+    def _turn(
+        self, kind: StepKind, peer: int, sent: Chunk, received: Chunk, came: Chunk | None, element_bytes: int
+    ) -> Iterator[Step]:
+        """One round, which begins when all of the round before it `came`: with messages of two rounds under way, two
+        senders would share a receiver's link, whose queue overflows, and connections idle that wait for the other's."""
+        for start, count in self.segments(sent.start, sent.count, element_bytes, MIN_SEGMENTS):
+            yield Step("send", Chunk("output", start, count), peer, after=came)
+        for start, count in self.segments(received.start, received.count, element_bytes, MIN_SEGMENTS):
+            yield Step(kind, Chunk("output", start, count), peer)
 
 
 def _halving(position: int, size: int) -> list[tuple[int, range, range]]:
@@ -77,11 +79,3 @@ def _halving(position: int, size: int) -> list[tuple[int, range, range]]:
         kept, sent = (lower, upper) if position in lower else (upper, lower)
         rounds.append((position ^ half, sent, kept))
     return rounds
-
-
-def _in_order(position: int, size: int, number: int, kept: range) -> list[range]:
-    """What the member at that position keeps in round `number`, in the order in which it should come: first what goes
-    on in the next round. On the way back it leaves in the same order: first what has come last, or the member's own
-    part would be with the farthest peers, and crowd their links, before the nearest have theirs."""
-    rounds = _halving(position, size)
-    return list(rounds[number + 1][1:]) if number + 1 < len(rounds) else [kept]

@@ -44,11 +44,15 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
     lanes: dict[tuple[int, Direction], list[int]] = {}
     for index, step in enumerate(steps):
         before: set[int] = set()
-        for read in (step.chunk if step.kind == "send" else step.source, step.after):
-            for piece in _pieces(read, cuts) if read is not None else ():
-                if piece in writers:
-                    before.add(writers[piece])
-                readers.setdefault(piece, []).append(index)
+        read = step.chunk if step.kind == "send" else step.source
+        for piece in _pieces(read, cuts) if read is not None else ():
+            if piece in writers:
+                before.add(writers[piece])
+            readers.setdefault(piece, []).append(index)
+        # What comes after others does not read them: who writes there next need not wait for it.
+        for piece in _pieces(step.after, cuts) if step.after is not None else ():
+            if piece in writers:
+                before.add(writers[piece])
         if step.kind != "send":
             for piece in _pieces(step.chunk, cuts):
                 if piece in writers:

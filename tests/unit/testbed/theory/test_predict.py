@@ -65,7 +65,7 @@ def test_no_link_is_used_more_than_whole(keys: dict[str, Any]) -> None:
     """Who is done early begins the next bucket on links that still carry the one before."""
     found = predicted(**{"workers": 8, "workload": SHARED, **keys})
     assert max(load.utilisation for load in found.links) <= 1.0
-    simulated_s = next(model.iteration_time_s for model in found.models if model.name == "flow simulation")
+    simulated_s = found.models["flow simulation"]
     assert found.iteration_time_s == pytest.approx(simulated_s, rel=0.1)
 
 

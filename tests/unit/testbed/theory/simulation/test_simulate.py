@@ -188,7 +188,6 @@ def test_aggregation_is_that_of_the_closed_form() -> None:
         assert found.exchanged_s == pytest.approx([expected_s], rel=1e-3)
 
 
-@pytest.mark.parametrize("num_workers", [4, 128])
 @pytest.mark.parametrize("collective", ["auto", "in_network"])
 def test_a_far_worker_is_as_far_whatever_its_number_and_its_long_way(collective: str) -> None:
     workload = {"kind": "synthetic", "layers": ["64kB"] * 4, "forward": "20ms", "backward": "40ms"}
@@ -208,6 +207,7 @@ def test_a_far_worker_is_as_far_whatever_its_number_and_its_long_way(collective:
     assert found == pytest.approx([found[0]] * len(found), rel=0.01)
 
 
+@pytest.mark.parametrize("num_workers", [4, 128])
 def test_integers_are_not_aggregated(num_workers: int) -> None:
     integers = {"kind": "thc", "register_bits": 16}
     switch, ring = (
