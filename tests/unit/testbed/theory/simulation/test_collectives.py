@@ -1,16 +1,14 @@
 """Simulated schedules against closed forms: within a thousandth."""
 
-from collections.abc import Iterator, Sequence
 from math import log2
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
 from testbed.theory.simulation.transfers import TaskGraph
 from tests.unit.testbed.theory.simulation.networks import RATE_BPS, network
-from transports.collectives.base import COLLECTIVES, Chunk, Collective, Operation, Step, World
-from transports.collectives.schedules.segments import parts
+from transports.collectives.base import COLLECTIVES, Collective, Operation
 
 BYTES_PER_S = RATE_BPS / 8
 CLOSE = 1e-3
@@ -36,45 +34,6 @@ def simulated_s(
     return graph.run().makespan_s
 
 
-class TextbookHalvingDoubling(Collective):
-    """One message in each round, and the next round after it: what the closed form is of."""
-
-    kind: ClassVar[str] = "textbook_halving_doubling"
-    operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce",))
-
-    def schedule(
-        self,
-        operation: Operation,
-        world: World,
-        participant: int,
-        num_elements: int,
-        *,
-        element_bytes: int,
-        root: int = 0,
-    ) -> Sequence[Step]:
-        return list(self._steps(world.num_workers, participant, num_elements))
-
-    def _steps(self, size: int, participant: int, num_elements: int) -> Iterator[Step]:
-        starts = [start for start, _ in parts(num_elements, size)] + [num_elements]
-        kept, rounds = range(size), []
-        while len(kept) > 1:
-            half = len(kept) // 2
-            lower, upper = kept[:half], kept[half:]
-            peer = participant ^ half
-            kept, sent = (lower, upper) if participant in lower else (upper, lower)
-            rounds.append((peer, sent, kept))
-
-        def chunk(run: range) -> Chunk:
-            return Chunk("output", starts[run.start], starts[run.stop] - starts[run.start])
-
-        for peer, sent, kept in rounds:
-            yield Step("send", chunk(sent), peer)
-            yield Step("reduce", chunk(kept), peer)
-        for peer, sent, kept in reversed(rounds):
-            yield Step("send", chunk(kept), peer)
-            yield Step("receive", chunk(sent), peer)
-
-
 @pytest.mark.parametrize("num_workers", [2, 4, 8, 16])
 @pytest.mark.parametrize("delay_s", [0.0, 1e-3])
 def test_ring(num_workers: int, delay_s: float) -> None:
@@ -96,16 +55,8 @@ def test_segments_of_a_ring_hide_latency(num_workers: int) -> None:
 def test_halving_doubling_in_rounds(num_workers: int, delay_s: float) -> None:
     size_bytes = 1_600_000
     expected_s = 2 * ((num_workers - 1) / num_workers * size_bytes / BYTES_PER_S + log2(num_workers) * 2 * delay_s)
-    found_s = simulated_s(TextbookHalvingDoubling(), num_workers, size_bytes, delay_s=delay_s)
+    found_s = simulated_s("halving_doubling", num_workers, size_bytes, delay_s=delay_s)
     assert found_s == pytest.approx(expected_s, rel=CLOSE)
-
-
-def test_halving_doubling_loses_where_rounds_overlap() -> None:
-    """Ours sends the next round's messages while the last one's still go, so that both share the link: never less than
-    the bytes need, and more with more workers."""
-    for num_workers, most in ((2, 1.001), (4, 1.001), (8, 1.1), (16, 1.2)):
-        bound_s = 2 * (num_workers - 1) / num_workers * 1e8 / BYTES_PER_S
-        assert bound_s * (1 - CLOSE) < simulated_s("halving_doubling", num_workers, 100_000_000) < most * bound_s
 
 
 @pytest.mark.parametrize("num_workers", [2, 4, 8, 16])
