@@ -1,7 +1,9 @@
 """trace on the command line."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -122,3 +124,45 @@ def test_a_file_takes_the_place_of_no_folder(tmp_path: Path) -> None:
         assert isinstance(done.exception, MissingRequirementError)
         assert f"cannot write {tmp_path / 'file'}" in str(done.exception)
     assert run("schedule", "ring", str(tmp_path / "folder" / "x.json"), "--ranks", "2").exit_code == 0
+
+
+def record(directory: Path, **summary: Any) -> Path:
+    """A record with another summary."""
+    path = shutil.copytree("tests/records/version_4", directory / "record")
+    document = json.loads((path / "summary.json").read_text())
+    document["allreduce"] |= summary.pop("allreduce", {})
+    (path / "summary.json").write_text(json.dumps({**document, **summary}))
+    return path
+
+
+def test_times_of_a_run_that_does_not_stand_are_not_exported(tmp_path: Path) -> None:
+    invalid = record(tmp_path, outcome="invalid", reasons=["the machine computed too slowly"])
+    done = run("export", str(invalid), str(tmp_path / "table"))
+    assert isinstance(done.exception, SpecError)
+    assert "the run is invalid, so its times are of this machine: the machine computed too slowly" in str(
+        done.exception
+    )
+    assert not (tmp_path / "table").exists()
+
+
+def test_times_of_exchanges_that_the_summary_does_not_give_are_not_exported(tmp_path: Path) -> None:
+    withheld = record(tmp_path, allreduce={"time_s": None, "missing": "some of it may have been waiting for a core"})
+    assert run("export", str(withheld), str(tmp_path / "table")).exit_code == 0
+    table = read_trace(tmp_path / "table")
+    assert not isinstance(table, Graph)
+    assert {layer.communication_s for layer in table.layers} == {None}
+
+
+@pytest.mark.parametrize("option", [("--batch-size", "64"), ("--device", "h100")])
+def test_a_record_takes_no_other_batch_and_no_other_device(tmp_path: Path, option: tuple[str, str]) -> None:
+    done = run("export", str(record(tmp_path)), str(tmp_path / "table"), *option)
+    assert isinstance(done.exception, SpecError)
+    assert "a record has the times and the batch that were run" in str(done.exception)
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    table.write_text("Id\tName\tForward\tBackward\tComm\tSize\n0\tconv[/x]\t1\t1\t-\t4000\n1\tfc[red]\t3\t1\t-\t4000\n")
+    shown = run("show", str(table)).stdout
+    assert "conv[/x]" in shown
+    assert "fc[red]" in shown
