@@ -100,7 +100,7 @@ class Setting:
             alone_s = self.interval * self.alone_s
             return alone_s / (alone_s + self._lengthened_s(self.exchange_s(self.table.size_bytes)))
         computed = self._computed
-        # Each tells all others what it has; a switch that adds is told once more before it gets anything.
+        # Each says to all others what it has, and before an aggregator gets anything all settle what that is.
         agreement_s = self.latency_s * (2 if self.collective == "in_network" else 1)
         exchanges = joined_in_turn(computed.gradients(), self.fusion, self.exchange_s, agreement_s=agreement_s)
         waiting_s = exposed_s(exchanges, computed.backward_s)
