@@ -109,7 +109,7 @@ def test_exchanges_that_overlap_last_no_longer_than_all_of_them_together() -> No
     ]
     found = rows.iterations(*(rows.iteration(rank, 10.0) for rank in range(2)))
     table = table_of(validate(spec), found, rows.buckets(*together), dilation=1.0)
-    assert [layer.communication_s for layer in table.layers] == pytest.approx([1.0, 2.0])
+    assert [layer.communication_s for layer in table.layers] == pytest.approx([1.0, 2.0], rel=0.03)
 
 
 def test_what_an_iteration_waits_for_is_in_none_of_its_passes(tmp_path: Path) -> None:
