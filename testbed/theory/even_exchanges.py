@@ -7,8 +7,8 @@ from math import ceil
 from typing import Final, Literal
 
 from transports.collectives.ring import MIN_SEGMENTS, Ring
+from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES
 
-ELEMENT_BYTES: Final = 4
 _RING: Final = Ring()
 BetweenWorkers = Literal["ring", "halving_doubling"]
 
@@ -17,9 +17,11 @@ def ring_s(num_workers: int, size_bytes: float, *, rate_bps: float, latency_s: f
     """2 (N - 1) steps, each of a part for the next worker. A segment of it travels on as soon as it has come: long
     parts keep links busy all the while, and short ones take a segment's time and the delay in each step."""
     num_steps = 2 * (num_workers - 1)
-    num_segments = len(_RING.segments(0, ceil(size_bytes / num_workers / ELEMENT_BYTES), ELEMENT_BYTES, MIN_SEGMENTS))
-    part_s = 8 * size_bytes / num_workers / rate_bps
-    segment_s = part_s / max(1, num_segments)
+    part_bytes = size_bytes / num_workers
+    # As `segments` cuts, but not in whole elements: what is advised must not hang on whether their number is even.
+    longest_bytes = min(_RING.segment_bytes, max(MIN_SEGMENT_BYTES, part_bytes / MIN_SEGMENTS))
+    part_s = 8 * part_bytes / rate_bps
+    segment_s = part_s / max(1, ceil(part_bytes / longest_bytes))
     return max(num_steps * part_s + latency_s, num_steps * (segment_s + latency_s) + part_s - segment_s)
 
 

@@ -1,6 +1,7 @@
 """Advice and traces as a person reads them."""
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from math import ceil, isinf
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ _NO_FORWARD: Final = (
     "The trace has no forward pass, so an iteration is counted too short, and less than this may do: say how long a "
     "whole one takes (--iteration)."
 )
+_MOST_DIGITS: Final = 7
 _NUM_ROWS: Final = 12
 """Layers that are shown one by one; of more, the largest."""
 _PICTURE_COLUMNS: Final = 72
@@ -55,18 +57,32 @@ def price(change: Change, today: Setting) -> str:
         case "links":
             return f"links of {rate_text(setting.rate_bps)}"
         case "compression":
+            num_digits = _enough_digits(
+                setting.compression_ratio, lambda ratio: replace(setting, compression_ratio=ratio)
+            )
+            ratio, gathered = (
+                digits(rounded_up(each, num_digits), num_digits)
+                for each in (setting.compression_ratio, setting.gathered_ratio)
+            )
             return (
-                f"compression {_least(setting.compression_ratio)} x of the bytes on the links (payloads that are "
-                f"gathered: {_least(setting.gathered_ratio)} x), and its codec"
+                f"compression {ratio} x of the bytes on the links (payloads that are gathered: {gathered} x), and its "
+                "codec"
             )
         case "batch":
-            return f"batches {_least(setting.batch_factor)} x as large, computed in proportion"
+            num_digits = _enough_digits(setting.batch_factor, lambda factor: replace(setting, batch_factor=factor))
+            factor = digits(rounded_up(setting.batch_factor, num_digits), num_digits)
+            return f"batches {factor} x as large, computed in proportion"
         case "interval":
             return f"averaging every {setting.interval} iterations (local SGD)"
 
 
-def _least(ratio: float) -> str:
-    return digits(rounded_up(ratio))
+def _enough_digits(least: float, at: Callable[[float], Setting]) -> int:
+    """The fewest, three or more, to which what is rounded up scales no worse: with a little more than the least,
+    gradients may fall into other cycles."""
+    for num_digits in range(3, _MOST_DIGITS):
+        if at(rounded_up(least, num_digits)).scaling_factor >= at(least).scaling_factor:
+            return num_digits
+    return _MOST_DIGITS
 
 
 def share_decimals(advice: Advice) -> int:
@@ -79,7 +95,7 @@ def compressors(advice: Advice) -> dict[str, float]:
     """Shipped compressors that leave as few bytes on the links as the advised compression, and how many times fewer;
     none where it is not enough, or a switch aggregates."""
     needed = [each.setting for each in advice.changes if each.name == "compression" and each.sufficient]
-    if not needed or needed[0].collective == "in_network":
+    if not needed or needed[0].aggregated:
         return {}
     ratios = link_ratios(needed[0].table, needed[0].num_workers)
     return {kind: ratio for kind, ratio in ratios.items() if ratio >= needed[0].compression_ratio}
