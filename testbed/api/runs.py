@@ -41,7 +41,7 @@ class Run:
         self.path = Path(path).absolute()
         """The record's directory."""
         require_record(self.path)
-        self.summary: Summary = load_summary(self.path / "summary.json").model_copy(update={"record": str(self.path)})
+        self.summary: Summary = load_summary(self.path / "summary.json")
 
     @property
     def run_id(self) -> str:

@@ -43,11 +43,10 @@ def report(
     if trace is not None:
         write_trace(loaded, trace)
     path = write_report(loaded, pictures=True)
-    summary = loaded.summary.model_copy(update={"record": str(record)})  # where it is, not where it was made
     if as_json:
         traced = {} if trace is None else {"trace": str(trace)}
-        emit({"report": str(path), **traced, "summary": summary.model_dump(mode="json", by_alias=True)})
+        emit({"report": str(path), **traced, "summary": loaded.summary.model_dump(mode="json", by_alias=True)})
     else:
-        render_summary(summary, standard_output())
+        render_summary(loaded.summary, standard_output())
         if trace is not None:
             standard_output().print(f"trace {trace}: open it in ui.perfetto.dev", markup=False, soft_wrap=True)

@@ -76,7 +76,7 @@ def show(run: RunId, output: Output = Path("results"), as_json: Json = False) ->
 
     with _index(output) as index:
         record = output / index.find(run)["record"]
-    summary = load_summary(record / "summary.json").model_copy(update={"record": str(record)})
+    summary = load_summary(record / "summary.json")
     if as_json:
         emit(summary.model_dump(mode="json", by_alias=True))
     else:

@@ -217,7 +217,9 @@ def predict(
     aggregation_bps = goodput_bps / fraction
     if decides and busiest_s:
         # A worker's chunks go on as fast as those of all that share a link with it.
-        own_bytes = max(direction.balanced_bytes for direction in directions if direction not in trunks)
+        own_bytes = max(
+            direction.balanced_bytes for direction in directions if not participants.isdisjoint(direction.hop)
+        )
         aggregation_bps = min(aggregation_bps, 8 * own_bytes / busiest_s)
 
     @cache

@@ -110,7 +110,7 @@ def results_of(output: Path, *, name: str, spec_sha256: str) -> list[Summary]:
         with suppress(SpecError):
             summary = load_summary(path)
             if summary.spec_sha256 == spec_sha256:
-                found.append(summary.model_copy(update={"record": str(path.parent)}))
+                found.append(summary)
     return sorted(found, key=lambda summary: (summary.started_at, summary.run_id))
 
 
@@ -132,13 +132,14 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 
 def load_summary(path: Path) -> Summary:
-    """A record's summary.json. Raises SpecError when it cannot be read, or is of another version."""
+    """A record's summary.json, which says where it is now, not where it was made. Raises SpecError when it cannot be
+    read, or is of another version."""
     try:
         document = migrated(_load_json(path))
     except ValueError as error:
         raise SpecError(f"{path}: {error}") from error
     try:
-        return Summary.model_validate(document)
+        return Summary.model_validate({**document, "record": str(path.parent)})
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

@@ -47,8 +47,8 @@ def replace_bytes(path: Path, data: bytes, *, make_folder: bool = False) -> None
             path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     with _writing(path):
-        temporary.write_bytes(data)
         try:
+            temporary.write_bytes(data)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)

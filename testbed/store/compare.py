@@ -151,7 +151,7 @@ def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", for
 
 def _read(path: Path) -> _Run:
     # A record may have been moved since.
-    summary = load_summary(path / "summary.json").model_copy(update={"record": str(path)})
+    summary = load_summary(path / "summary.json")
     return _Run(path=path, summary=summary, spec=resolved_spec(path), origin=origin(path))
 
 

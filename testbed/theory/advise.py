@@ -56,6 +56,11 @@ class Setting:
     interval: int = 1
     """Iterations from one synchronisation to the next; above 1 all parameters are averaged at once, after the last."""
 
+    @property
+    def aggregated(self) -> bool:
+        """Whether a switch adds up."""
+        return self.collective == "in_network"
+
     def exchange_s(self, size_bytes: int) -> float:
         """The time of one all-reduce among two or more."""
         rate_bps, ratio = self.rate_bps * self.efficiency, self.compression_ratio
@@ -77,8 +82,7 @@ class Setting:
         """The ratio that payloads which do not add up need for as few bytes on a link as `compression_ratio` leaves of
         an all-reduce: N - 1 of them cross each link, where workers among themselves carry 2 (N - 1)/N of one and an
         aggregator one."""
-        aggregated = self.collective == "in_network"
-        return self.compression_ratio * (self.num_workers - 1 if aggregated else self.num_workers / 2)
+        return self.compression_ratio * (self.num_workers - 1 if self.aggregated else self.num_workers / 2)
 
     @property
     def compute_s(self) -> float:
@@ -101,7 +105,7 @@ class Setting:
             return alone_s / (alone_s + self._lengthened_s(self.exchange_s(self.table.size_bytes)))
         computed = self._computed
         # Each says to all others what it has, and before an aggregator gets anything all settle what that is.
-        agreement_s = self.latency_s * (2 if self.collective == "in_network" else 1)
+        agreement_s = self.latency_s * (2 if self.aggregated else 1)
         exchanges = joined_in_turn(computed.gradients(), self.fusion, self.exchange_s, agreement_s=agreement_s)
         waiting_s = exposed_s(exchanges, computed.backward_s)
         return self.alone_s / (self.alone_s + self._lengthened_s(waiting_s))
@@ -273,7 +277,7 @@ def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator
 
 
 def _aggregation(today: Setting, target: float, _: float) -> Iterator[Change]:
-    if today.collective != "in_network" and today.num_workers > 1:
+    if not today.aggregated and today.num_workers > 1:
         yield _change("aggregation", replace(today, collective="in_network"), target)
 
 

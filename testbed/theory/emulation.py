@@ -45,7 +45,7 @@ def emulated(setting: Setting, trace: str, *, max_efficiency: float) -> dict[str
             "iterations": NUM_ITERATIONS if setting.interval == 1 else 2 * setting.interval,
         },
         "collective": {"kind": "in_network", "num_slots": setting.num_slots}
-        if setting.collective == "in_network"
+        if setting.aggregated
         else setting.collective,
         # Goes by round trips alone; others look at a clock that cannot be dilated.
         "channel": {"kind": "tcp", "congestion": "reno"},

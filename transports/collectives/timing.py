@@ -134,7 +134,7 @@ class Exchanged(NamedTuple):
     connections: Connections | None
     """For the next exchange; None: theirs may have under way whatever they want."""
     links_free_s: Sequence[float] = ()
-    """When each link has sent all of it; empty: not known, or before the last participant is done."""
+    """When each link has sent all of it; empty: all idle once the last participant is done."""
 
     @property
     def end_s(self) -> float:

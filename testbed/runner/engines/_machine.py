@@ -348,7 +348,7 @@ def arrived(record: Path, experiment: Experiment, here: Origin) -> Summary:
         raise UnfitError(f"it has another image under the name in runtime.image: {images}")
     if unlike := made.unlike(here):
         raise SpecError(f"it was made otherwise than it would be here: {'; '.join(unlike)}")
-    return summary.model_copy(update={"record": str(record)})
+    return summary
 
 
 def _first_line(error: Exception) -> str:

@@ -55,8 +55,7 @@ def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str 
     root = _root(network, leaves, at)
     adding = {root, *(leaves if at == "leaf" else network.switches if at == "tree" else ())}
     links: list[int] = []
-    farthest: list[int] = []
-    longest_s = (0.0, 0)
+    climbs: list[tuple[float, int, list[int]]] = []
     above: dict[str, str] = {}
     for worker in workers:
         climb: list[int] = []
@@ -71,15 +70,14 @@ def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str 
             climb += network.path(node, above[node])
             descent += network.path(above[node], node)
             node = above[node]
-        there_and_back_s = float(sum(network.delays_s[climb]) + sum(network.delays_s[descent]))
-        if (round(there_and_back_s, 12), len(climb)) > longest_s:
-            longest_s, farthest = (round(there_and_back_s, 12), len(climb)), climb
+        climbs.append((round(float(sum(network.delays_s[[*climb, *descent]])), 12), len(climb), climb))
+    round_trip_s, _, farthest = max(climbs, key=lambda each: each[:2])
     per_bit = sum(1 / network.rates_bps[link] for link in farthest)
     slowest = max(1 / network.rates_bps[link] for link in farthest)
     return AggregationTree(
         root=root,
         links=tuple(links),
-        round_trip_s=longest_s[0],
+        round_trip_s=round_trip_s,
         forwarding_s_per_bit=float(2 * per_bit - slowest),
         round_trip_s_per_bit=float(2 * per_bit),
     )

@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -453,16 +453,18 @@ def _between(computing: Sequence[_Event], exchanges: Sequence[_Begun]) -> list[_
     thread spent in starting one or in waiting for it: an operator may contain an exchange."""
     begins_us = sorted({each.begin_us for each in exchanges})
     calls: dict[tuple[str, str], list[_Event]] = defaultdict(list)
-    for each in sorted((each.event for each in exchanges), key=lambda event: event.begin_us):
-        calls[each.thread].append(each)
+    for call in sorted((each.event for each in exchanges), key=lambda event: event.end_us):
+        calls[call.thread].append(call)
     found: list[_Event] = []
     for event in computing:
         begin_us = event.begin_us
         spans: list[tuple[float, float]] = []
-        for call in calls[event.thread]:
-            if begin_us < call.end_us and call.begin_us < event.end_us:
-                spans.append((begin_us, call.begin_us))
-                begin_us = call.end_us
+        own = calls[event.thread]
+        for call in islice(own, bisect_right(own, begin_us, key=lambda call: call.end_us), None):
+            if call.begin_us >= event.end_us:
+                break
+            spans.append((begin_us, call.begin_us))
+            begin_us = call.end_us
         spans.append((begin_us, event.end_us))
         for start_us, end_us in spans:
             inside = begins_us[bisect_right(begins_us, start_us) : bisect_left(begins_us, end_us)]

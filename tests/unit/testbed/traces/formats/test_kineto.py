@@ -143,6 +143,12 @@ def described(name: str, begin_us: float = 5.0, **more: Any) -> dict[str, Any]:
     return event("record_param_comms", begin_us, **{**about, "Process Group Ranks": "[0, 1]", **more})
 
 
+def kernel(
+    name: str, begin_us: float, length_us: float, *, stream: int = 7, **arguments: Any
+) -> Callable[[int], dict[str, Any]]:
+    return lambda rank: {**event(name, begin_us, **arguments), "cat": "kernel", "tid": stream, "dur": length_us}
+
+
 def ranks(folder: Path, *events: Callable[[int], dict[str, Any]], world_size: int = 2) -> Path:
     for rank in range(2):
         data = {
@@ -179,10 +185,6 @@ def test_nccls_roots_are_places_in_their_groups(tmp_path: Path) -> None:
 
 def test_on_a_gpu_the_device_s_times_count(tmp_path: Path) -> None:
     """The processor launches the all-reduce in the first product; on the device it comes after both."""
-
-    def kernel(name: str, begin_us: float, length_us: float, **arguments: Any) -> Callable[[int], dict[str, Any]]:
-        return lambda rank: {**event(name, begin_us, **arguments), "cat": "kernel", "tid": 7, "dur": length_us}
-
     graph = read_trace(
         ranks(
             tmp_path,
@@ -205,9 +207,6 @@ def test_on_a_gpu_the_device_s_times_count(tmp_path: Path) -> None:
 
 
 def test_kernels_of_an_older_nccl_are_no_computing(tmp_path: Path) -> None:
-    def kernel(name: str, begin_us: float, length_us: float, **arguments: Any) -> Callable[[int], dict[str, Any]]:
-        return lambda rank: {**event(name, begin_us, **arguments), "cat": "kernel", "tid": 7, "dur": length_us}
-
     graph = read_trace(
         ranks(
             tmp_path,
@@ -239,20 +238,12 @@ def test_an_operator_that_contains_an_exchange_computes_before_and_after_it(tmp_
 
 
 def test_a_kernel_that_goes_on_beside_an_exchange_is_not_waited_for_whole(tmp_path: Path) -> None:
-    def kernel(name: str, begin_us: float, length_us: float, **arguments: Any) -> Callable[[int], dict[str, Any]]:
-        return lambda rank: {**event(name, begin_us, **arguments), "cat": "kernel", "tid": 7, "dur": length_us}
-
     graph = read_trace(
         ranks(
             tmp_path,
             kernel("long", 0.0, 100.0),
             lambda rank: described("allreduce", 5.0, **{"External id": 9}),
-            lambda rank: {
-                **event("ncclDevKernel_AllReduce", 40.0, **{"External id": 9}),
-                "cat": "kernel",
-                "tid": 8,
-                "dur": 90.0,
-            },
+            kernel("ncclDevKernel_AllReduce", 40.0, 90.0, stream=8, **{"External id": 9}),
         )
     )
     assert isinstance(graph, Graph)
