@@ -26,9 +26,10 @@ from typing import Any, Final
 
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.links.htb import goodput_fraction
+from testbed.plan.bounds import fully_used_s, worker_ends
 from testbed.plan.plan import Plan
 from testbed.record.summary import Summary
-from testbed.theory.what_if import fully_used_s, what_if
+from testbed.theory.what_if import what_if
 
 Numbers = Mapping[str, float | None]
 PLANNED: Final = ("W", "P", "S", "B", "a", "read_s", "R", "c", "what_if.scaling_factor", "what_if.link_share")
@@ -110,9 +111,8 @@ def _fully_used(plan: Plan) -> dict[str, float | None]:
     exchanges = [each for each in plan.exchanges if each.of_gradients]
     if table is None or not table.compute_s or experiment.workers < 2 or rate_bps is None or not exchanges:
         return {"what_if.scaling_factor": None, "what_if.link_share": None}
-    all_s = sum(
-        fully_used_s(each, plan.collective, num_workers=experiment.workers, rate_bps=rate_bps) for each in exchanges
-    )
+    ends = worker_ends(plan.directions, experiment.workers, 1.0)  # headers left out
+    all_s = sum(fully_used_s(each, plan.collective, ends) for each in exchanges)
     found = what_if(table, lambda size_bytes: all_s * size_bytes / table.size_bytes)
     return {"what_if.scaling_factor": found.scaling_factor, "what_if.link_share": all_s / found.iteration_s}
 

@@ -278,6 +278,12 @@ def workers_below(aggregators: Sequence[AggregatorPlan], aggregator: AggregatorP
     return tuple(found)
 
 
+def aggregated_traffic(aggregators: Sequence[AggregatorPlan], traffic: Mapping[Hop, int]) -> dict[Hop, int]:
+    """What of it goes up and down trees, by pair."""
+    pairs = [pair for each in aggregators for pair in each.pairs]
+    return {pair: traffic[pair] for pair in pairs if pair in traffic}
+
+
 def exchange_delay_s(
     all_paths: Mapping[Hop, Path],
     traffic: Mapping[Hop, int],

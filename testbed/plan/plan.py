@@ -23,6 +23,7 @@ from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port
 from testbed.plan.aggregators import (
     AggregatorPlan,
+    aggregated_traffic,
     aggregation_delay_s,
     assignments_of,
     exchange_delay_s,
@@ -540,6 +541,7 @@ def make_plan(
             all_paths=all_paths,
             latency_s=longest_s,
             costs=virtual_costs,
+            aggregated=aggregated_traffic(adding, traffic),
         ),
         costs=virtual_costs,
         network_info=network_info,

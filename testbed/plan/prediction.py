@@ -9,7 +9,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
 from testbed.links.htb import Shaper
-from testbed.plan.bounds import own_goodput_bps, schedule_bound_s, task_bound_s
+from testbed.plan.bounds import schedule_bound_s, task_bound_s, worker_ends
 from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
 from transports.collectives.base import Collective, World
@@ -158,12 +158,14 @@ def predict(
     all_paths: Mapping[Hop, Path],
     latency_s: float,
     costs: Costs,
+    aggregated: Mapping[Hop, int],
     delays_s: Mapping[Hop, float] | None = None,
 ) -> Prediction:
     """The exchanges of one iteration, one after the other, each by the cost model on the links on its path; or what the
     most loaded link that workers share (between switches, of a host) needs for its bytes, if that is longer.
 
     `latency_s` is that of the :class:`Prediction`; exchanges that no aggregator adds take the latencies of their paths.
+    `aggregated` are the bytes on the wire of each pair's stream up and down a tree of aggregators.
     """
     fraction = experiment.channel.goodput_fraction(experiment.mtu)
     names = participant_names(world.num_workers, world.num_servers)
@@ -180,10 +182,15 @@ def predict(
         own, ends = alone, world
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
-    busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
+    streams = _stream_bytes(all_paths, aggregated)
+
+    def busy_s(direction: Direction) -> float:
+        return max(direction.balanced_s, streams.get(direction.hop, 0) * 8 / direction.rate_bps)
+
+    busiest = max(trunks, key=busy_s, default=None)
+    busiest_s = busy_s(busiest) if busiest is not None else 0.0
     alone_s = max((direction.balanced_s for direction in alone), default=0.0)
-    decides = busiest is not None and busiest.balanced_s > alone_s
-    busiest_s = busiest.balanced_s if busiest is not None else 0.0
+    decides = busiest_s > alone_s
     if not experiment.synchronisation.in_step:
         # Between a worker that shares a host and any server lies the host's link.
         goodput_bps = min([goodput_bps, *(direction.rate_bps * fraction for direction in of_hosts)])
@@ -233,7 +240,7 @@ def predict(
     return Prediction(
         gradient_bytes=sum(buckets) * GRADIENT_ELEMENT_BYTES,
         payload_bytes=sum(exchange.payload_bytes(experiment.workers) for exchange in exchanges),
-        bound_s=task_bound_s(exchanges, *_workers_goodput_bps(directions, world, fraction)),
+        bound_s=task_bound_s(exchanges, worker_ends(directions, world.num_workers, fraction)),
         schedule_bound_s=schedule_bound_s(used, trunks, estimate_s),
         predicted_s=max(modelled_s, busiest_s),
         goodput_bps=goodput_bps,
@@ -244,17 +251,14 @@ def predict(
     )
 
 
-def _workers_goodput_bps(
-    directions: Sequence[Direction], world: World, fraction: float
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Of each worker's own links, away from it and towards it; of workers that share hosts of each host's."""
-    workers = set(participant_names(world.num_workers))
-    own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
-    if all(direction.requested.unshaped for direction in own):
-        nodes = {node for direction in own for node in direction.hop} - workers
-        own = [direction for direction in directions if workers.isdisjoint(direction.hop)]
-        return own_goodput_bps(own, sorted(nodes), fraction)
-    return own_goodput_bps(own, sorted(workers), fraction)
+def _stream_bytes(all_paths: Mapping[Hop, Path], aggregated: Mapping[Hop, int]) -> dict[Hop, int]:
+    """Of each hop. A stream is one flow, which a switch does not split over equal paths: each takes one of them,
+    neighbours different ones."""
+    found: dict[Hop, int] = {}
+    for number, (pair, num_bytes) in enumerate(aggregated.items()):
+        for hop in _one_of(all_paths[pair], turn=number // 2):  # up and down in turn
+            found[hop] = found.get(hop, 0) + num_bytes
+    return found
 
 
 def exchanged_alone(

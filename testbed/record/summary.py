@@ -537,7 +537,7 @@ class Results(_Part):
     replays_graph: bool = False
     """Whether what a worker computes and exchanges is a graph's part: what it waits for inside an iteration is exposed
     communication, and nobody waits at its end."""
-    dilation: float
+    dilation: float = Field(gt=0)
     iteration_time_s: Quantiles | None
     """Mean over workers of the time from one start of an iteration to the next one's."""
     compute_time_s: float | None

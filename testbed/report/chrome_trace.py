@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 import yaml
 
-from testbed.errors import SpecError
-from testbed.experiment.background.base import BACKGROUNDS
+from testbed.errors import SpecError, as_spec_errors
+from testbed.experiment.background.base import BACKGROUNDS, Background
 from testbed.experiment.clock import Clock
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.workloads.base import WORKLOADS
@@ -58,17 +58,21 @@ def write_trace(record: Record, path: Path) -> Path:
 
 
 def chrome_trace(record: Record) -> dict[str, Any]:
-    """The trace as JSON would hold it. Raises SpecError where the run left no iteration."""
+    """The trace as JSON would hold it. Raises SpecError where the run left no iteration, or no spec."""
     if record.iterations.is_empty():
         raise SpecError(f"{record.path}: the run left no iteration, so that there is nothing to trace; see its logs")
-    clock = _Clock(record)
+    spec = _spec(record)
+    clock = _Clock(record, spec)
+    with as_spec_errors():
+        exchanges = _Exchanges(record, spec)
+        flows = [BACKGROUNDS.parse(flow) for flow in spec.get("background") or ()]
     events = [
         *_stages(record, clock),
         *_iterations(record, clock),
-        *_buckets(record, clock),
+        *_buckets(record, clock, exchanges),
         *_links(record, clock),
         *_changes(record, clock),
-        *_background(record, clock),
+        *_background(record, clock, flows),
     ]
     # The longer first, so that a span comes before those inside it.
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0.0)))
@@ -85,16 +89,26 @@ def chrome_trace(record: Record) -> dict[str, Any]:
     }
 
 
+def _spec(record: Record) -> Mapping[str, Any]:
+    path = record.path / "spec.yaml"
+    try:
+        spec = yaml.safe_load(record.spec_yaml)
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(spec, dict):
+        raise SpecError(f"{path}: not a mapping")
+    return spec
+
+
 class _Clock:
     """From the record's wall seconds to the trace's virtual microseconds, in whole nanoseconds so that spans nest."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, spec: Mapping[str, Any]) -> None:
         begins_s = [*record.stages["begin_s"].to_list(), *record.iterations["start_s"].to_list()]
         self.start_s = float(min(begins_s))
         self.end_s = float(record.iterations["end_s"].max())  # type: ignore[arg-type]
         self._dilation = record.summary.dilation
-        host_cost = yaml.safe_load(record.spec_yaml).get("host_cost", "faster")
-        self._of_hosts = Clock(record.summary.dilation).of_hosts(host_cost)
+        self._of_hosts = Clock(record.summary.dilation).of_hosts(spec.get("host_cost", "faster"))
 
     def us(self, at_s: float) -> float:
         return round(1e6 * (at_s - self.start_s) / self._dilation, 3)
@@ -145,8 +159,8 @@ def _stages(record: Record, clock: _Clock) -> Iterator[Event]:
 class _Exchanges:
     """What was exchanged, in the words of torch's profiler (testbed/traces/formats/kineto.py)."""
 
-    def __init__(self, record: Record) -> None:
-        self._graph = WORKLOADS.parse(yaml.safe_load(record.spec_yaml).get("workload", "training")).graph()
+    def __init__(self, record: Record, spec: Mapping[str, Any]) -> None:
+        self._graph = WORKLOADS.parse(spec.get("workload", "training")).graph()
         self._num_workers = record.summary.num_workers
         self._in_step = record.summary.in_step
 
@@ -210,8 +224,7 @@ class _Exchanges:
         return node
 
 
-def _buckets(record: Record, clock: _Clock) -> Iterator[Event]:
-    exchanges = _Exchanges(record)
+def _buckets(record: Record, clock: _Clock, exchanges: _Exchanges) -> Iterator[Event]:
     for (rank,), buckets in record.buckets.sort("rank", "enqueued_s").group_by("rank", maintain_order=True):
         process = _worker(int(rank))
         waiting, serving = Lanes(), Lanes()
@@ -280,9 +293,8 @@ def _changes(record: Record, clock: _Clock) -> Iterator[Event]:
         }
 
 
-def _background(record: Record, clock: _Clock) -> Iterator[Event]:
+def _background(record: Record, clock: _Clock, flows: Sequence[Background]) -> Iterator[Event]:
     """From when to when each background flow was configured to send."""
-    flows = [BACKGROUNDS.parse(flow) for flow in yaml.safe_load(record.spec_yaml).get("background") or ()]
     communicating = record.iterations.filter(pl.col("phase").is_in(["warmup", "measured"]))["start_s"]
     origin_s = clock.end_s if communicating.is_empty() else float(communicating.min())  # type: ignore[arg-type]
     for number, flow in enumerate(flows):

@@ -87,6 +87,15 @@ def template(name: str) -> Any:
     return _environment().get_template(name)
 
 
+def _code(text: str) -> "Markup":
+    """What stands between backticks as code."""
+    from markupsafe import Markup
+
+    parts = re.split("`([^`]+)`", text)  # text and code in turn
+    element = Markup("<code>{}</code>")
+    return Markup().join(element.format(part) if number % 2 else part for number, part in enumerate(parts))
+
+
 @cache
 def _environment() -> "Environment":
     """With the filters that write numbers for people. It compiles each template once."""
@@ -108,6 +117,7 @@ def _environment() -> "Environment":
         digits=number_text.digits,
         breakable=_breakable,
         capitalize_first=lambda text: text[:1].upper() + text[1:],
+        code=_code,
         shaping_accuracy=wording.shaping_accuracy,
         measured_on=wording.measured_on,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),

@@ -18,6 +18,7 @@ from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.slowdowns.base import iteration_random
 from testbed.experiment.workloads.base import Workload
+from testbed.plan.bounds import fully_used_s, worker_ends
 from testbed.plan.buckets import bucket_ready_s, exchanges_by_bucket
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchanged_alone, plan_links
@@ -29,7 +30,6 @@ from testbed.theory.joining import Joined, Joining
 from testbed.theory.lone_exchange import lone_exchange_s
 from testbed.theory.reach import Expected, outside
 from testbed.theory.simulation.simulate import simulate
-from testbed.theory.what_if import fully_used_s
 from testbed.traces.table import Layer, LayerTable
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
@@ -43,7 +43,7 @@ NUM_ITERATIONS: Final = 32
 """Over which stragglers are drawn, at most, for the mean; where all iterations are alike one stands for all."""
 MAX_EXCHANGES: Final = 400
 """That are timed for them, message by message: of many buckets fewer iterations are drawn, one at least."""
-Decider = Literal["computing", "input", "links", "latency", "hosts"]
+Decider = Literal["computing", "input", "cycles", "links", "latency", "hosts"]
 
 
 class Piece(NamedTuple):
@@ -75,17 +75,19 @@ class IterationPrediction:
     straggler_s: float
     """How much longer the slowest worker computes, on the mean."""
     communication_s: float
-    """While an exchange is under way."""
+    """While an exchange is under way, on the mean."""
     exposed_s: float
     """What the iteration takes beyond the slowest worker's computing, and its input where that takes longer."""
+    cycles_s: float
+    """Of that, what waits for an engine to look again at what is ready, and for nothing else, on the mean."""
     codec_s: float | None
     """What compressing and decompressing its gradients takes each worker; None: nobody knows, and it counts as no
     time."""
     scaling_factor: float | None
     """T_n / (n T_1), as a run has it: what workers take alone, slowdowns included, over the iteration."""
     decides: Decider
-    """What the iteration would be shorter without, most: computing, reading and copying its input, the links' rates,
-    propagation, or hosts."""
+    """What the iteration would be shorter without, most: computing, reading and copying its input, an engine's cycles,
+    the links' rates, propagation, or hosts."""
     critical_path: tuple[Piece, ...]
     links: tuple[LinkLoad, ...]
     models: dict[str, float | None]
@@ -202,8 +204,6 @@ class _Predictor:
         self._buckets = [
             _Bucket(*each) for each in zip(plan.buckets, self._bucket_ready_s(), exchanges, self._codecs, strict=True)
         ]
-        self._fraction = experiment.channel.goodput_fraction(experiment.mtu)
-        self._rate_bps = plan.prediction.goodput_bps / self._fraction
         self._links = plan_links(
             plan.directions, plan.paths, plan.participants, experiment=experiment, costs=plan.costs
         )
@@ -236,10 +236,11 @@ class _Predictor:
             iteration_time_s=time_s,
             compute_s=self._table.compute_s if self._known else None,
             straggler_s=slowest_s - self._table.compute_s,
-            communication_s=sum(end_s - start_s for start_s, end_s in shown.exchanged),
+            communication_s=sum(each.communication_s for each in iterations) / len(iterations),
             exposed_s=max(0.0, time_s - max(slowest_s, input_s)),
             codec_s=sum(map(sum, self._codecs)) if self._codecs_known else None,
             scaling_factor=alone / time_s if self._known and time_s else None,
+            cycles_s=sum(each.cycles_s for each in iterations) / len(iterations),
             decides=self._decides(shown),
             critical_path=tuple(shown.critical_path()),
             links=tuple(
@@ -393,6 +394,8 @@ class _Predictor:
         exposed_s = max(0.0, shown.time_s - shown.passes_s - shown.update_s)
         if self._table.compute_s >= exposed_s and self._known:
             return "computing"
+        if shown.cycles_s > exposed_s / 2:
+            return "cycles"
         largest, codec = max(
             ((each, bucket.codec) for bucket in shown.buckets for each in bucket.exchanges),
             key=lambda each: each[0].num_elements,
@@ -459,11 +462,12 @@ class _Predictor:
         for strategy in ("naive", "wfbp"):
             found[f"DAG: {strategy}"] = dag.iteration_s(table, strategy, by_layer)
         found["DAG: merged"] = dag.iteration_s(table, "merged", merged)
-        ends_s = 0.0
+        ends_s, ends = 0.0, worker_ends(plan.directions, workers, 1.0)  # headers left out
         for bucket in buckets:
-            ends_s = max(ends_s, bucket.ready_s) + sum(map(self._fully_used_s, bucket.exchanges))
-        fully_used_s = max(self._passes_s, ends_s) + table.update_s
-        found["what if the network were fully used"] = max(fully_used_s, table.input_and_copy_s)
+            least_s = sum(fully_used_s(each, plan.collective, ends) for each in bucket.exchanges)
+            ends_s = max(ends_s, bucket.ready_s) + least_s
+        computed_s = max(self._passes_s, ends_s) + table.update_s
+        found["what if the network were fully used"] = max(computed_s, table.input_and_copy_s)
         return found
 
     def _reduced_bytes(self) -> int | None:
@@ -475,10 +479,6 @@ class _Predictor:
         if any(each.operation != "all_reduce" for each in handed_over):
             return None
         return sum(each.payload_bytes(self._plan.experiment.workers) for each in handed_over)
-
-    def _fully_used_s(self, exchange: Exchange) -> float:
-        plan = self._plan
-        return fully_used_s(exchange, plan.collective, num_workers=plan.experiment.workers, rate_bps=self._rate_bps)
 
     def _cost_of_gradients(self, buckets: Sequence["_Bucket"]) -> dag.ExchangeCost:
         """Of exchanging so many bytes of gradients, before they are compressed, codec included: a line through the
@@ -536,6 +536,17 @@ class _Iteration:
     @property
     def time_s(self) -> float:
         return max(max(self.passes_s, self.exchanged[-1][1]) + self.update_s, self.input_s)
+
+    @property
+    def communication_s(self) -> float:
+        """In which something was exchanged."""
+        return sum(end_s - start_s for start_s, end_s in self.exchanged)
+
+    @property
+    def cycles_s(self) -> float:
+        """After all workers had computed, what waited for the end of a cycle."""
+        waited = (piece for piece in self.critical_path() if piece.what == "cycle")
+        return sum(max(0.0, piece.end_s - max(piece.start_s, self.passes_s)) for piece in waited)
 
     def critical_path(self) -> list[Piece]:
         """Backwards from the end: the exchanges that waited for each other, and before them computing."""

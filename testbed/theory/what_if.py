@@ -13,9 +13,6 @@ from typing import Final, NamedTuple
 
 from testbed.theory.buckets import ByTime, Exchange, exposed_s, in_turn
 from testbed.traces.table import LayerTable
-from transports.collectives.base import Collective, World
-from transports.collectives.cost import bound_s
-from transports.compression.base import Exchange as RequestedExchange
 
 MAX_FACTOR: Final = 1e6
 """Beyond which a factor is no answer."""
@@ -82,18 +79,6 @@ class FullAggregation:
     def time_s(self, size_bytes: int) -> float:
         """The time of one all-reduce of that many bytes."""
         return 8 * size_bytes / (self.rate_bps * self.compression_ratio)
-
-
-def fully_used_s(exchange: RequestedExchange, collective: Collective, *, num_workers: int, rate_bps: float) -> float:
-    """The least time of one exchange, whatever its operation, whose links do nothing else, headers left out: a switch's
-    where the collective has one that adds such values, else that of workers alone."""
-    aggregation = collective.aggregation
-    if aggregation is not None and exchange.link_bytes(aggregation) is not None:
-        return FullAggregation(rate_bps=rate_bps).time_s(aggregation.payload_bytes(exchange.num_elements))
-    size_bytes = exchange.num_elements * exchange.element_bytes
-    return bound_s(
-        exchange.operation, world=World(num_workers=num_workers), size_bytes=size_bytes, goodput_bps=rate_bps
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,7 @@ from testbed.measure.backlog import least_rate_bps, probing_limit_s
 from testbed.measure.capture import Captured
 from testbed.measure.observations import Barrier, Observations
 from testbed.measure.snapshot import Snapshot
-from testbed.plan.aggregators import exchange_delay_s
+from testbed.plan.aggregators import aggregated_traffic, exchange_delay_s
 from testbed.plan.background import FlowBytes
 from testbed.plan.buckets import scaled
 from testbed.plan.direction import Direction
@@ -528,6 +528,7 @@ class RunResults:
             all_paths=plan.paths,
             latency_s=latency_s,
             costs=plan.costs,
+            aggregated=aggregated_traffic(plan.aggregators, plan.traffic),
             delays_s=delays_s,
         )
 

@@ -19,6 +19,7 @@ _NO_CODEC: Final = "the codec's time is not in the prediction: it is measured wi
 _DECIDES: Final = {
     "computing": "computing",
     "input": "reading and copying the input",
+    "cycles": "the fusion engine's cycles, in which gradients wait",
     "links": "the rate of the links",
     "latency": "propagation along the links",
     "hosts": "what messages cost hosts",
@@ -39,6 +40,7 @@ def prediction_json(found: IterationPrediction, plan: Plan, expected: Expected |
             "straggler_s": found.straggler_s,
             "communication_s": found.communication_s,
             "exposed_communication_s": found.exposed_s,
+            "cycles_s": found.cycles_s,
             "codec_s": found.codec_s,
         },
         "scaling_factor": found.scaling_factor,
@@ -64,10 +66,10 @@ def render_prediction(found: IterationPrediction, plan: Plan, expected: Expected
         )
     else:
         straggler = f", a straggler {time_text(found.straggler_s)} longer" if found.straggler_s else ""
+        cycles = f", waiting for a cycle of fusion {time_text(found.cycles_s)} of it" if found.cycles_s else ""
         console.print(
-            f"  computing {time_text(found.compute_s)}{straggler}; communicating {time_text(found.communication_s)}, "
-            f"of which {time_text(found.exposed_s)} are not hidden; scaling factor "
-            f"{percent_text(found.scaling_factor)}",
+            f"  computing {time_text(found.compute_s)}{straggler}; communicating {time_text(found.communication_s)}; "
+            f"not hidden {time_text(found.exposed_s)}{cycles}; scaling factor {percent_text(found.scaling_factor)}",
             highlight=False,
         )
     console.print(f"  what decides: {_DECIDES[found.decides]}", highlight=False)

@@ -3,11 +3,13 @@
 import pytest
 
 from testbed.experiment.experiment import validate
-from testbed.plan.bounds import task_bound_s
+from testbed.plan.bounds import End, fully_used_s, task_bound_s, worker_ends
 from testbed.plan.plan import Plan, make_plan
 from transports.collectives.base import Operation
 from transports.collectives.cost import bus_factor
 from transports.compression.base import Exchange
+
+SYNTHETIC = {"kind": "synthetic", "layers": ["1MB"], "forward": "10ms", "backward": "10ms"}
 
 
 def planned(**spec: object) -> Plan:
@@ -15,8 +17,7 @@ def planned(**spec: object) -> Plan:
 
 
 def bound_s(operation: Operation, *rates_bps: float) -> float:
-    rates = {f"w{rank}": rate_bps for rank, rate_bps in enumerate(rates_bps)}
-    return task_bound_s([Exchange(operation, 1000, 1)], rates, rates)
+    return task_bound_s([Exchange(operation, 1000, 1)], [[End(1, rate_bps, rate_bps) for rate_bps in rates_bps]])
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"])
@@ -46,9 +47,34 @@ def test_one_bound_for_every_collective_on_the_same_links_and_one_of_its_own_for
 
 
 def test_a_worker_alone_needs_no_time() -> None:
-    assert task_bound_s([Exchange("all_reduce", 1000, 4)], {"w0": 8.0}, {"w0": 8.0}) == 0
+    assert bound_s("all_reduce", 8.0) == 0
 
 
 def test_workers_that_share_hosts_have_the_hosts_links() -> None:
     shared = planned(workers=8, workers_per_host=2).prediction
     assert shared.bound_s == pytest.approx(planned(workers=4).prediction.bound_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(("inside", "as_many"), [("1gbit", 4), ("10mbit", 8)], ids=["hosts", "inside"])
+def test_the_links_inside_hosts_and_those_of_hosts_bound_both(inside: str, as_many: int) -> None:
+    """Where both have a rate, those of hosts were left out."""
+    shared = planned(workers=8, workers_per_host={"count": 2, "link": {"rate": inside}}).prediction
+    rate = "100mbit" if as_many == 4 else inside
+    assert shared.bound_s == pytest.approx(planned(workers=as_many, link={"rate": rate}).prediction.bound_s, rel=1e-6)
+
+
+def test_workers_on_a_host_send_an_aggregator_as_much_each() -> None:
+    plan = planned(workers=8, workers_per_host=2, collective="in_network", workload=SYNTHETIC)
+    (exchange,) = plan.exchanges
+    ends = worker_ends(plan.directions, 8, 1.0)
+    assert fully_used_s(exchange, plan.collective, ends) == pytest.approx(2 * 8 * 1_000_000 / 100e6, rel=0.01)
+
+
+@pytest.mark.parametrize("collective", ["ring", "tree", "halving_doubling"])
+def test_links_fully_used_are_as_fast_as_any_schedule_on_links_that_differ(collective: str) -> None:
+    """Of one slow link among four it was as if all were slow, and a tree was faster."""
+    plan = planned(links={"w3-s0": {"rate": "20mbit"}}, collective=collective, workload=SYNTHETIC)
+    (exchange,) = plan.exchanges
+    least_s = fully_used_s(exchange, plan.collective, worker_ends(plan.directions, 4, 1.0))
+    assert least_s == pytest.approx(8 * 1_000_000 / 20e6, rel=1e-3)
+    assert least_s < plan.prediction.schedule_bound_s

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
@@ -218,3 +219,17 @@ def test_a_push_and_pull_of_one_worker_is_described_as_no_collective(record: Mak
     found = [event["args"] for event in events(loaded) if "size_bytes" in event.get("args", {})]
     assert len(found) == loaded.buckets.height
     assert not any("Collective name" in arguments for arguments in found)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "spec.yaml: not a mapping"),
+        ("workload: [", "spec.yaml: "),
+        ("workload: nothing_known", "nothing_known"),
+        ("background: [{kind: nothing_known}]", "nothing_known"),
+    ],
+)
+def test_a_spec_that_says_nothing_is_refused(record: Make, spec: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        chrome_trace(replace(record(), spec_yaml=spec))

@@ -83,6 +83,37 @@ def test_latency_and_hosts_decide_where_they_do() -> None:
     assert predicted(dear, workload=small, workers=8, link={"rate": "10gbit"}).decides == "hosts"
 
 
+def test_a_cycle_that_gradients_wait_for_is_said_and_can_be_what_decides() -> None:
+    """Communicating 62 ms, it said, of which 516 were not hidden, and that messages decided."""
+    found = predicted(fusion={"kind": "time", "cycle": "500ms"}, link={"rate": "10gbit"})
+    assert found.decides == "cycles"
+    assert found.cycles_s == pytest.approx(0.5 - 0.1, abs=0.01), "begun at half of backward"
+    assert found.exposed_s - found.cycles_s <= found.communication_s
+    at_once = predicted(link={"rate": "10gbit"})
+    assert (at_once.cycles_s, at_once.decides) == (0.0, "computing")
+
+
+def test_communication_is_a_mean_over_the_iterations_as_all_else_is() -> None:
+    """It was the first iteration's, in which nothing may have been drawn."""
+    drawn = {"w1": {"slowdown": {"kind": "bernoulli", "probability": 0.5, "factor": 30}}}
+    brief = {"kind": "synthetic", "layers": ["4MB"] * 4, "forward": "1ms", "backward": "4ms"}
+    joined = {"kind": "time", "bytes": "64MiB", "cycle": "20ms"}
+    means = [
+        predicted(workload=brief, workers=2, hosts=drawn, fusion=joined, seed=seed).communication_s for seed in range(4)
+    ]
+    assert max(means) < 1.1 * min(means)
+
+
+def test_a_switch_s_sum_takes_one_of_several_equal_paths() -> None:
+    """Its stream was spread over both spines: 263 ms for 330 at least."""
+    topology = {"kind": "leaf_spine", "leaves": 2, "spines": 2, "oversubscription": 4}
+    keys: dict[str, Any] = {"workers": 8, "topology": topology, "collective": {"kind": "in_network", "at": "leaf"}}
+    brief = {"kind": "synthetic", "layers": ["8MB"], "forward": "1ms", "backward": "1ms"}
+    found = predicted(workload=brief, link={"rate": "100mbit"}, **keys)
+    assert found.iteration_time_s > 8 * 8e6 / 50e6
+    assert found.iteration_time_s == pytest.approx(found.models["flow simulation"], rel=0.1)
+
+
 def test_a_straggler_is_a_part_of_its_own() -> None:
     found = predicted(hosts={"w1": {"slowdown": 2}})
     assert found.straggler_s == pytest.approx(0.3)
