@@ -55,12 +55,13 @@ def test_workers_that_share_hosts_have_the_hosts_links() -> None:
     assert shared.bound_s == pytest.approx(planned(workers=4).prediction.bound_s, rel=1e-6)
 
 
-@pytest.mark.parametrize(("inside", "as_many"), [("1gbit", 4), ("10mbit", 8)], ids=["hosts", "inside"])
-def test_the_links_inside_hosts_and_those_of_hosts_bound_both(inside: str, as_many: int) -> None:
+@pytest.mark.parametrize(("rate", "as_many"), [("1gbit", 4), ("10mbit", 8)], ids=["hosts", "intra_host"])
+def test_links_between_workers_and_their_host_and_those_of_hosts_bound_both(rate: str, as_many: int) -> None:
     """Where both have a rate, those of hosts were left out."""
-    shared = planned(workers=8, workers_per_host={"count": 2, "link": {"rate": inside}}).prediction
-    rate = "100mbit" if as_many == 4 else inside
-    assert shared.bound_s == pytest.approx(planned(workers=as_many, link={"rate": rate}).prediction.bound_s, rel=1e-6)
+    shared = planned(workers=8, workers_per_host={"count": 2, "link": {"rate": rate}}).prediction
+    slower = "100mbit" if as_many == 4 else rate
+    alike = planned(workers=as_many, link={"rate": slower}).prediction
+    assert shared.bound_s == pytest.approx(alike.bound_s, rel=1e-6)
 
 
 def test_workers_on_a_host_send_an_aggregator_as_much_each() -> None:
