@@ -23,7 +23,7 @@ GROUPS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """Links and numbers of workers that no validation uses."""
-SIZES: Final = ("64MiB", "16MiB", "4MiB", "1MiB", "256KiB", "64KiB")
+SIZES: Final = ("64MiB", "16MiB", "4MiB", "1MiB", "256KiB", "64KiB", "4KiB")
 """The long ones first: young connections hold back what is longer than their window."""
 CHANNEL_SIZES: Final = SIZES[2:]
 OTHER_CHANNELS: Final = ("udp", "grpc", "grpc_bulk", "quic")

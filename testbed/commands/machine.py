@@ -78,7 +78,7 @@ def fit(
 ) -> None:
     """Measure what hosts add to links here, and fit the parameters of predictions to it; a few minutes, as root.
 
-    All-reduces of 64 KiB to 64 MiB on emulated links, by TCP and then by the other channels. What is found is kept
+    All-reduces of 4 KiB to 64 MiB on emulated links, by TCP and then by the other channels. What is found is kept
     beside the machine's budget; `testbed predict`, plans, reports and `auto` use it from then on.
     """
     from testbed.benchmarks.fit import measure_fit
