@@ -1,9 +1,11 @@
 """Sums in a shorter type."""
 
+import numpy as np
 import pytest
 import torch
 
 from tests.lockstep import Workers
+from transports.compression.base import COMPRESSORS, AllReduce, Piece, Place
 
 
 def test_a_sum_beyond_the_range_is_no_overflow_while_its_mean_is_within() -> None:
@@ -54,3 +56,20 @@ def test_neither_way_errs_more_than_torchs_hook(scale: float, num_workers: int) 
     )
     assert hook <= 1.02 * torchs
     assert group == hook
+
+
+@pytest.mark.parametrize("error_feedback", [False, True])
+def test_the_next_exchange_uses_the_same_memory(error_feedback: bool) -> None:
+    """Fresh pages for each took ten times as long as casting a layer of 10^8 elements: 1.6 s for those of VGG-16."""
+    codec = COMPRESSORS.parse({"kind": "fp16", "error_feedback": error_feedback}).codec(
+        Place(rank=0, num_workers=2, seed=0)
+    )
+    places = set()
+    for size in (3 * 2**16 + 1, 5, 3 * 2**16 + 1):
+        values = np.linspace(-1, 1, size, dtype=np.float32)
+        halves = (torch.from_numpy(values) * 0.5).half()
+        request = next(codec.exchange(values, values, [Piece("layer", (size,))], 0.5))
+        assert isinstance(request, AllReduce)
+        assert torch.equal(request.tensor, halves)
+        places.add(request.tensor.data_ptr())
+    assert len(places) == 1
