@@ -1,5 +1,6 @@
 """Compression by a shorter floating-point type in which the gradients are also added."""
 
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -44,5 +45,5 @@ class CastCodec(Codec):
         return share
 
 
-def _tiles(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return values.split(_TILE_ELEMENTS)
+def _tiles(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    return (values[start : start + _TILE_ELEMENTS] for start in range(0, len(values), _TILE_ELEMENTS))
