@@ -68,6 +68,9 @@ MachinesFile = Annotated[
         metavar="FILE",
     ),
 ]
+Retries = Annotated[
+    int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
+]
 Output = Annotated[Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)]
 Calibrate = Annotated[
     Mode,

@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from testbed.calibration.cache import Mode
-from testbed.commands.options import EPILOG, Calibrate, Json, Output, Reused, Verbose, emit, set_up_logging
+from testbed.commands.options import EPILOG, Calibrate, Json, Output, Retries, Reused, Verbose, emit, set_up_logging
 from testbed.commands.running import planner, runner
 from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
 VALID: Final = ("valid",)
 _OUTPUT: Final = Path("results")
+_RETRIES: Final = 1
 
 
 @commands.command(epilog=EPILOG, short_help="Run what papers claim and judge it: paper, model, emulated side by side.")
@@ -35,6 +36,7 @@ def reproduce(
     output: Output = _OUTPUT,
     calibration: Calibrate = Mode.CACHED,
     reuse: Reused = "same",
+    retries: Retries = _RETRIES,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Judge what has been run already, without root; run nothing.")
     ] = False,
@@ -44,9 +46,9 @@ def reproduce(
     """Run what papers claim and judge it: what the paper says, what a model says and what was emulated, side by side.
 
     Every claim says what is computed of which runs, what is expected, and why that tolerance; it is only as good as the
-    runs below it: one that is invalid, and the claim is not judged. Points with a valid result below --output are not
-    run again, unless another version of the code or another machine made it (--reuse). A page, Markdown, LaTeX and JSON
-    go to OUTPUT/claims, those of --quick beside the others (NAME-quick). Needs root.
+    runs below it: one that is invalid, also when repeated (--retries), and the claim is not judged. Points with a valid
+    result below --output are not run again, unless another version of the code or another machine made it (--reuse). A
+    page, Markdown, LaTeX and JSON go to OUTPUT/claims, those of --quick beside the others (NAME-quick). Needs root.
 
     Exit codes of their own: 1 if any claim within reach does not hold.
 
@@ -75,7 +77,9 @@ def reproduce(
     errors = Console(stderr=True, quiet=as_json)
     plan = plan_here if dry_run else planner(errors)
     outcomes = STANDING if dry_run else VALID
-    reproductions = prepare(what, quick=quick, output=output, reuse=reuse, outcomes=outcomes, plan=plan)
+    reproductions = prepare(
+        what, quick=quick, output=output, reuse=reuse, outcomes=outcomes, num_retries=retries, plan=plan
+    )
     if not dry_run:
         require(reproductions)
     folder = output / "claims"
@@ -84,6 +88,7 @@ def reproduce(
         f"--output={output}": output != _OUTPUT,
         f"--calibrate={calibration}": calibration is not Mode.CACHED,
         f"--reuse={reuse}": reuse != "same",
+        f"--retries={retries}": retries != _RETRIES,
         "--dry-run": dry_run,
     }
     again = shlex.join(["testbed", "reproduce", what, *(option for option, said in options.items() if said)])

@@ -21,6 +21,7 @@ from testbed.commands.options import (
     Json,
     MachinesFile,
     Output,
+    Retries,
     Reused,
     Runtime,
     Set,
@@ -353,9 +354,7 @@ def sweep(
     calibration: Calibrate = Mode.CLASS,
     reuse: Reused = "same",
     engine: EngineName = "local",
-    retries: Annotated[
-        int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
-    ] = 1,
+    retries: Retries = 1,
     target_loss: Annotated[
         float | None,
         typer.Option(

@@ -33,6 +33,8 @@ WARM_UP_S: Final = 0.4
 NUM_PROBES: Final = 400
 NUM_NAPS: Final = 500
 NAP_S: Final = 200e-6
+IDLE_S: Final = 1.0
+"""Asleep, to see what others take: naps of the timer, and their wake-ups, would count as theirs."""
 
 
 def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[str], None] = lambda _: None) -> Budget:
@@ -42,10 +44,10 @@ def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[st
     """
     if os.geteuid() != 0:
         raise MissingRequirementError("measuring what this machine carries needs root: sudo testbed doctor")
-    before = MachineSample.take()
+    on_step("other programs")
+    others = busy_share()
     on_step("timer")
     timer = _timer()
-    busy_share = MachineSample.take().busy_share_since(before)
     on_step("traffic")
     undelayed = _carried()
     delayed, delays = {}, {}
@@ -62,8 +64,15 @@ def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[st
         delayed=delayed,
         delays=delays,
         timer=timer,
-        busy_share=busy_share,
+        busy_share=others,
     )
+
+
+def busy_share() -> float:
+    """Of all cores' time, by whatever runs on this machine while this process sleeps for a second."""
+    before = MachineSample.take()
+    time.sleep(IDLE_S)
+    return MachineSample.take().busy_share_since(before)
 
 
 def _timer() -> Lateness:

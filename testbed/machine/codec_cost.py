@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -107,14 +107,14 @@ def num_cores_here() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def codec_load(plan: Plan, *, num_cores: int) -> CodecLoad | None:
-    """Measured on this machine; None where nothing is compressed, each worker has a core of its own, so that no codec
-    waits for another, or the spec does not say how long computing takes. Raises MissingRequirementError where it cannot
-    be measured."""
+def codec_load(plan: Plan, *, num_cores: int, say: Callable[[str], None] = lambda _: None) -> CodecLoad | None:
+    """Measured on this machine, which `say` is told first, since it can take a minute; None where nothing is
+    compressed, each worker has a core of its own, so that no codec waits for another, or the spec does not say how long
+    computing takes. Raises MissingRequirementError where it cannot be measured."""
     table = plan.experiment.workload.timed_layers()
     if table is None or not _is_compressed(plan) or plan.experiment.workers <= num_cores:
         return None
-    found = _measurement(plan)
+    found = _measurement(plan, say)
     return CodecLoad(
         cpu_s=sum(each.encode_s + each.decode_s for each in found.times),
         num_workers=plan.experiment.workers,
@@ -158,10 +158,14 @@ def codec_times(plan: Plan) -> _Times:
     return _measurement(plan).times
 
 
-def _measurement(plan: Plan) -> _Measurement:
+def _measurement(plan: Plan, say: Callable[[str], None] = lambda _: None) -> _Measurement:
     question = _question(plan)
     known = _known(question, plan)
     if known is None or not known.holds(time.time()):
+        say(
+            f"measuring what {plan.experiment.compression.kind} takes of the cores for {len(plan.buckets)} buckets "
+            f"among {plan.experiment.workers} workers, once ..."
+        )
         known = _measured(question, plan.experiment.compression.kind)
         machine = _digest()
         _keep(machine, {**_kept(machine), _key(question): known})  # another may have measured meanwhile

@@ -131,10 +131,10 @@ def missing_for_run_queue_trace() -> str:
     return ""
 
 
-def plan_in_theory(experiment: Experiment) -> Plan:
+def plan_in_theory(experiment: Experiment, *, say: Callable[[str], None] = lambda _: None) -> Plan:
     """The plan of :func:`plan_here`, dilated alike and with the same costs of hosts, for models: whether this machine
-    has the cores and the kernel for a run does not matter. Raises SpecError, and MissingRequirementError where
-    `dilation: auto` goes by what nobody has measured."""
+    has the cores and the kernel for a run does not matter. `say` is told what is measured for it. Raises SpecError, and
+    MissingRequirementError where `dilation: auto` goes by what nobody has measured."""
 
     num_cores = len(os.sched_getaffinity(0))
 
@@ -154,17 +154,18 @@ def plan_in_theory(experiment: Experiment) -> Plan:
 
     if undilatable := experiment.undilatable():  # requested, even where this machine would need none
         raise SpecError("\n".join(undilatable))
-    codecs = partial(codec_load, num_cores=num_cores)
+    codecs = partial(codec_load, num_cores=num_cores, say=say)
     return planned_at(*chosen_dilation(known_budget(), planned_at, codecs, num_cores=num_cores))
 
 
-def plan_here(experiment: Experiment) -> Plan:
-    """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
+def plan_here(experiment: Experiment, *, say: Callable[[str], None] = lambda _: None) -> Plan:
+    """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here. `say`
+    is told what is measured for it.
 
     Raises SpecError for combinations that cannot be right, for cores that this machine has not and for timeouts that
     cannot be kept; MissingRequirementError for transports that its kernel has not.
     """
-    plan = plan_in_theory(experiment)
+    plan = plan_in_theory(experiment, say=say)
     if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(missing))
     if late := out_of_time(plan):
@@ -445,7 +446,7 @@ def plan_to_run(experiment: Experiment, *, say: Callable[[str], None]) -> Plan:
     from testbed.machine.budget import UnknownBudgetError
 
     try:
-        return plan_here(experiment)
+        return plan_here(experiment, say=say)
     except UnknownBudgetError:
         if os.geteuid() != 0:
             raise
@@ -454,7 +455,7 @@ def plan_to_run(experiment: Experiment, *, say: Callable[[str], None]) -> Plan:
     carries = f"{budget.undelayed.superframe_bps / 1e9:.3g} Gbit/s"
     busy = f"other programs used {budget.busy_share:.0%} of the cores"
     say(f"measured: {carries}; {busy} (`testbed doctor` measures again)")
-    return plan_here(experiment)
+    return plan_here(experiment, say=say)
 
 
 def require_delay(plan: Plan) -> None:

@@ -103,9 +103,11 @@ def prepare(
     output: Path,
     reuse: Reuse = "same",
     outcomes: Container[Outcome],
+    num_retries: int = 0,
     plan: Planner = plan_here,
 ) -> list[Reproduction]:
-    """Everything planned and results of such outcomes that may be reused found below `output`, before anything runs.
+    """Everything planned and results of such outcomes that may be reused found below `output`, before anything runs;
+    when it does, so many invalid runs of a point are repeated.
 
     `name` is a spec's path, a paper's folder or name, or `all`. Raises SpecError, MissingRequirementError.
     """
@@ -117,7 +119,7 @@ def prepare(
             raise SpecError(f"{path}: it claims nothing; write `claims`, or use `testbed sweep`")
         _require_meaning(path, whole)
         plans = plan_points(sweep, plan)
-        comparison = found(sweep, plans, output=output, reuse=reuse, outcomes=outcomes)
+        comparison = found(sweep, plans, output=output, reuse=reuse, outcomes=outcomes, num_retries=num_retries)
         return Part(path=path, sweep=sweep, plans=plans, comparison=comparison)
 
     if Path(name).is_file():

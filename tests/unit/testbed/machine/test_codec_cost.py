@@ -138,9 +138,11 @@ def test_what_was_measured_long_ago_or_beside_others_is_measured_again(
     assert 0 <= each["busy_share"] <= 1
     each.update(measured_at_s=time.time() - age_s, busy_share=busy_share, times=[[99.0, 1.0], [99.0, 1.0]])
     cache.write_text(json.dumps(kept))
-    load = codec_load(planned(), num_cores=2)
+    said: list[str] = []
+    load = codec_load(planned(), num_cores=2, say=said.append)
     assert load is not None
     assert (load.cpu_s == 200.0) != again
+    assert [text.partition(" takes")[0] for text in said] == ["measuring what top_k"] * again
     assert num_answers() == 1 + again
     if not again:
         assert load.busy_share == busy_share

@@ -42,8 +42,18 @@ def spec(folder: Path, *claims: dict[str, Any], **keys: Any) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Callable[[Experiment], Summary]]:
-    def runs(*, exponent: float = 1.0, outcome: Outcome = "valid") -> Callable[[Experiment], Summary]:
-        made_here = CheapRuns(tmp_path / "records", lambda *_: outcome)
+    def runs(
+        *, exponent: float = 1.0, outcome: Outcome = "valid", first: Outcome | None = None
+    ) -> Callable[[Experiment], Summary]:
+        """`first` is what becomes of each point's first try."""
+        tried: set[str] = set()
+
+        def outcome_of(experiment: Experiment, _: int) -> Outcome:
+            again = experiment.sha256() in tried
+            tried.add(experiment.sha256())
+            return outcome if again or first is None else first
+
+        made_here = CheapRuns(tmp_path / "records", outcome_of)
 
         def one(experiment: Experiment) -> Summary:
             time_s = (1e8 / experiment.link.rate_bps) ** exponent
@@ -79,6 +89,17 @@ def test_the_verdict_of_the_runs_bounds_the_claims(
     path = spec(tmp_path, CLAIM)
     assert [each.state for each in done(path, run(outcome="degraded"), tmp_path).judgements] == ["degraded"]
     assert [each.state for each in done(path, run(outcome="invalid"), tmp_path).judgements] == ["not judged"]
+
+
+def test_an_invalid_run_is_repeated_before_claims_are_judged(
+    tmp_path: Path, run: Callable[..., Callable[[Experiment], Summary]]
+) -> None:
+    path = spec(tmp_path, CLAIM)
+    for num_retries, state in ((0, "not judged"), (1, "holds")):
+        output = tmp_path / str(num_retries)
+        (reproduction,) = prepare(str(path), quick=False, output=output, outcomes=(), num_retries=num_retries)
+        finished = reproduction.with_part_run(0, run(first="invalid"), Console(file=StringIO()))
+        assert [each.state for each in finished.judgements] == [state]
 
 
 def test_before_it_runs_nothing_is_judged(tmp_path: Path) -> None:
