@@ -108,8 +108,8 @@ def num_cores_here() -> int:
 
 
 def codec_load(plan: Plan, *, num_cores: int, say: Callable[[str], None] = lambda _: None) -> CodecLoad | None:
-    """Measured on this machine, which `say` is told first, since it can take a minute; None where nothing is
-    compressed, each worker has a core of its own, so that no codec waits for another, or the spec does not say how long
+    """Measured on this machine, which `say` announces, since it can take a minute; None where nothing is compressed,
+    each worker has a core of its own, so that no codec waits for another, or the spec does not say how long
     computing takes. Raises MissingRequirementError where it cannot be measured."""
     table = plan.experiment.workload.timed_layers()
     if table is None or not _is_compressed(plan) or plan.experiment.workers <= num_cores:

@@ -133,7 +133,7 @@ def missing_for_run_queue_trace() -> str:
 
 def plan_in_theory(experiment: Experiment, *, say: Callable[[str], None] = lambda _: None) -> Plan:
     """The plan of :func:`plan_here`, dilated alike and with the same costs of hosts, for models: whether this machine
-    has the cores and the kernel for a run does not matter. `say` is told what is measured for it. Raises SpecError, and
+    has the cores and the kernel for a run does not matter. `say` announces what is measured for it. Raises SpecError, and
     MissingRequirementError where `dilation: auto` goes by what nobody has measured."""
 
     num_cores = len(os.sched_getaffinity(0))
@@ -160,7 +160,7 @@ def plan_in_theory(experiment: Experiment, *, say: Callable[[str], None] = lambd
 
 def plan_here(experiment: Experiment, *, say: Callable[[str], None] = lambda _: None) -> Plan:
     """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here. `say`
-    is told what is measured for it.
+    announces what is measured for it.
 
     Raises SpecError for combinations that cannot be right, for cores that this machine has not and for timeouts that
     cannot be kept; MissingRequirementError for transports that its kernel has not.
