@@ -133,8 +133,8 @@ def missing_for_run_queue_trace() -> str:
 
 def plan_in_theory(experiment: Experiment, *, say: Callable[[str], None] = lambda _: None) -> Plan:
     """The plan of :func:`plan_here`, dilated alike and with the same costs of hosts, for models: whether this machine
-    has the cores and the kernel for a run does not matter. `say` announces what is measured for it. Raises SpecError, and
-    MissingRequirementError where `dilation: auto` goes by what nobody has measured."""
+    has the cores and the kernel for a run does not matter. `say` announces what is measured for it. Raises SpecError,
+    and MissingRequirementError where `dilation: auto` goes by what nobody has measured."""
 
     num_cores = len(os.sched_getaffinity(0))
 
