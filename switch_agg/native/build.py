@@ -36,15 +36,24 @@ _FIXES: Final[dict[Form, str]] = {
 }
 
 
-def build(source: Path, form: Form, defines: tuple[str, ...] = (), *, layouts: Sequence[Layout] = ()) -> Path:
+def build(
+    source: Path,
+    form: Form,
+    defines: tuple[str, ...] = (),
+    *,
+    layouts: Sequence[Layout] = (),
+    further_flags: tuple[str, ...] = (),
+) -> Path:
     """What the compiler makes of the source, made if there is none of this source yet: in the folder `build` beside it,
     or, where packages are installed or nothing can be written, in the user's cache.
 
-    `defines` are macros, as NAME=VALUE, `layouts` those of structures that Python shares. Raises UnsupportedError when
-    it has to be built and there is no compiler, or the compiler refuses: a layout that is not the source's, say. So
-    where what lies in the cache may be somebody else's.
+    `defines` are macros, as NAME=VALUE, `layouts` those of structures that Python shares, `further_flags` what the
+    compiler gets beside what it always gets. Raises UnsupportedError when it has to be built and there is no compiler,
+    or the compiler refuses: a layout that is not the source's, say. So where what lies in the cache may be somebody
+    else's.
     """
-    flags, libraries = (*_flags(form), *(f"-D{define}" for define in defines)), _LIBRARIES[form]
+    flags = (*_flags(form), *further_flags, *(f"-D{define}" for define in defines))
+    libraries = _LIBRARIES[form]
     sources = [source, *sorted(source.parent.glob("*.h"))]
     asserted = assertions(layouts)
     contents = b"".join(path.read_bytes() for path in sources) + " ".join((*flags, *libraries, asserted)).encode()

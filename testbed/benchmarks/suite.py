@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from testbed.benchmarks import aggregation, containers, links, overheads, training, transports
+from testbed.benchmarks import aggregation, containers, hosts, links, overheads, training, transports
 from testbed.benchmarks.targets import Benchmarks, Journal, render_targets
 from testbed.errors import SpecError
 
@@ -18,6 +18,7 @@ def every_part() -> Mapping[str, Benchmarks]:
         "transports": transports.BENCHMARKS,
         "the aggregating switch": aggregation.BENCHMARKS,
         "training": training.BENCHMARKS,
+        "hosts": hosts.BENCHMARKS,
         "around a run": overheads.BENCHMARKS,
         **({} if containers.missing() else {"containers": containers.BENCHMARKS}),
     }

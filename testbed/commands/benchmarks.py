@@ -8,7 +8,10 @@ import typer
 from rich.console import Console
 
 from testbed.commands.options import EPILOG, Json, Verbose, emit, set_up_logging
+from testbed.errors import SpecError
+from transports.bench.options import FORMAT_HELP, SIZES_HELP, parse_sizes
 from transports.bench.terminal import standard_output
+from transports.errors import OptionError
 
 if TYPE_CHECKING:
     from testbed.benchmarks.targets import Benchmarks
@@ -22,7 +25,7 @@ commands: Final = typer.Typer(
 def bench_allreduce(
     workers: Annotated[int, typer.Option(help="How many workers, in a star.", min=2, max=64)] = 4,
     link: Annotated[str, typer.Option(help="RATE[,DELAY[,LOSS]] of every link.")] = "1gbit,0s",
-    sizes: Annotated[str, typer.Option(help="Comma-separated buffer sizes.")] = "64KiB,1MiB,25MB",
+    sizes: Annotated[str, typer.Option(help=f"{SIZES_HELP} of buffer sizes.")] = "64KiB,1MiB,25MB",
     stack: Annotated[
         str,
         typer.Option(
@@ -34,6 +37,7 @@ def bench_allreduce(
     mtu: Annotated[
         int, typer.Option(help="Of every link; 9000 lets in_network:num_elements=2048/ebpf.", min=1500, max=9000)
     ] = 1500,
+    format_: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "table",
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -43,16 +47,22 @@ def bench_allreduce(
     2(N-1)/N x size over the links' goodput, with servers size over goodput, and with in_network its frames over the
     line rate; error is the largest relative one against the sum in float64. The same on a
     cluster of yours: torchrun --nproc-per-node 4 -m transports.bench.
+
+    Example: testbed bench allreduce --sizes 4B:64MiB:4 --stack ring/tcp,recursive_doubling/tcp,tree/tcp --format osu
     """
     from testbed.benchmarks.allreduce import allreduce_rows
     from testbed.experiment.link import parse_link
-    from transports.bench.rows import render
+    from transports.bench.rows import parse_format
 
     set_up_logging(verbose)
+    try:
+        sizes_bytes, render = parse_sizes(sizes), parse_format(format_)
+    except OptionError as error:
+        raise SpecError(str(error)) from None
     rows = allreduce_rows(
         num_workers=workers,
         link=parse_link(link),
-        sizes=sizes.split(","),
+        sizes=[f"{size_bytes}B" for size_bytes in sizes_bytes],
         stacks=stack.split(","),
         repeat=repeat,
         congestion=congestion,
@@ -127,6 +137,26 @@ def bench_transports(
     Example: testbed bench transports --only udp
     """
     from testbed.benchmarks.transports import BENCHMARKS
+
+    set_up_logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
+@commands.command("hosts", epilog=EPILOG, short_help="What hosts are spared in an all-reduce.")
+def bench_hosts(
+    only: Annotated[str, typer.Option(help="Of the targets only these: kept,vectors.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure what hosts are spared in an all-reduce, each saving by itself; nothing is emulated.
+
+    kept: 4 B to 64 KiB between two processes over loopback, with the schedule and buffers of the all-reduce before, and
+    with these worked out anew. vectors: additions of float32 by vectors and by single elements, in the processor's
+    cache and in memory. Under a minute.
+
+    Example: testbed bench hosts --json
+    """
+    from testbed.benchmarks.hosts import BENCHMARKS
 
     set_up_logging(verbose)
     _bench_targets(BENCHMARKS, only, as_json=as_json)

@@ -24,6 +24,7 @@ import transports.compression
 import transports.execution
 from switch_agg.native.cache import cache_directory
 from testbed.errors import MissingRequirementError
+from testbed.experiment.sweep import value_text
 from testbed.hosts.fork_client import FORKING_ENVIRONMENT
 from testbed.measure.machine import MachineSample
 from testbed.plan.buckets import bucket_shapes
@@ -162,10 +163,9 @@ def _measurement(plan: Plan, say: Callable[[str], None] = lambda _: None) -> _Me
     question = _question(plan)
     known = _known(question, plan)
     if known is None or not known.holds(time.time()):
-        say(
-            f"measuring what {plan.experiment.compression.kind} takes of the cores for {len(plan.buckets)} buckets "
-            f"among {plan.experiment.workers} workers, once ..."
-        )
+        codec = value_text(COMPRESSORS.dump(plan.experiment.compression))
+        num_buckets, num_workers = len(plan.buckets), plan.experiment.workers
+        say(f"measuring what {codec} takes of the cores: {num_buckets} buckets, {num_workers} workers ...")
         known = _measured(question, plan.experiment.compression.kind)
         machine = _digest()
         _keep(machine, {**_kept(machine), _key(question): known})  # another may have measured meanwhile

@@ -83,6 +83,11 @@ class Reproduction:
         """Whether every claim within reach does."""
         return all(judgement.holds for judgement in self.judgements)
 
+    def require_claims(self) -> None:
+        """Raises SpecError where nothing would be judged, so that nobody takes that for an answer."""
+        if not any(part.sweep.claims for part in self.parts):
+            raise SpecError(f"{self.name}: `quick` leaves no point of any claim; leave --quick out, or more points in")
+
 
 def papers_called(name: str) -> list[Paper]:
     """`all`, one of the shipped papers, or the folder of one. Raises SpecError."""
@@ -124,11 +129,15 @@ def prepare(
 
     if Path(name).is_file():
         parts = [part(Path(name))]
-        return [Reproduction(name=parts[0].sweep.name, paper=None, parts=parts)]
-    return [
-        Reproduction(name=paper.name, paper=paper, parts=[part(path) for path in paper.specs])
-        for paper in papers_called(name)
-    ]
+        reproductions = [Reproduction(name=parts[0].sweep.name, paper=None, parts=parts)]
+    else:
+        reproductions = [
+            Reproduction(name=paper.name, paper=paper, parts=[part(path) for path in paper.specs])
+            for paper in papers_called(name)
+        ]
+    for reproduction in reproductions:
+        reproduction.require_claims()
+    return reproductions
 
 
 def require(reproductions: Sequence[Reproduction]) -> None:

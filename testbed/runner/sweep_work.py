@@ -20,6 +20,7 @@ from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.runner.attempts import MAX_LOST, Attempts, StaleAttemptError, attempt_texts
 from testbed.runner.engines.base import Event, Executor, Finished, Gone, Late, Lost, Ready
 from testbed.runner.program import origin_with_files, program_sha256
+from testbed.runner.remaining import expected_run_s, remaining_s
 from testbed.runner.turns import num_tries
 from testbed.store.documents import Origin
 from testbed.store.reuse import made_otherwise
@@ -48,7 +49,11 @@ class Work:
         self._now_s = now_s
         self._start_s = now_s()
         self._begun_s: dict[int, float] = {}
-        self._num_done = 0
+        self._expected_s = [
+            expected_run_s(plan, point.predicted) for point, plan in zip(comparison.points, plans, strict=True)
+        ]
+        self._done: list[int] = []
+        """The position of each run that is done."""
         self._idle: deque[str] = deque()
         self._gone: dict[str, str] = {}
 
@@ -88,8 +93,12 @@ class Work:
             self._idle.popleft()
             self._attempts.save(comparison.directory)
             point = comparison.points[attempt.position]
-            total = self._num_done + sum(point.num_missing for point in comparison.points)
-            heading = _heading(point, self._num_done, num_running, total, self._now_s() - self._start_s)
+            left = [number for number, each in enumerate(comparison.points) for _ in range(each.num_missing)]
+            left_s = remaining_s(self._expected_s, left=left, done=self._done, elapsed_s=self._now_s() - self._start_s)
+            if machine and not self._done:
+                left_s = None  # how many of them there will be is not known
+            number, total = len(self._done) + num_running + 1, len(self._done) + len(left)
+            heading = _heading(point, number, total, left_s)
             self._console.print(heading.append(f"   on {machine}" if machine else ""), soft_wrap=True)
             self._begun_s[attempt.number] = self._now_s()
             executor.start(attempt, self._plans[attempt.position].experiment)
@@ -127,7 +136,7 @@ class Work:
         summary = event.summary
         if not event.is_moved_in:
             summary = _moved_in(summary, self.comparison.directory.parent)
-        self._num_done += 1
+        self._done.append(attempt.position)
         counts = summary.outcome in STANDING
         unlike = made_otherwise(summary, self._origin(attempt.position)) if counts else ()
         self.comparison = self.comparison.with_run(attempt.position, summary, unlike=unlike, machine=attempt.machine)
@@ -176,13 +185,11 @@ def _moved_in(summary: Summary, output: Path) -> Summary:
     return summary.model_copy(update={"record": str(record)})
 
 
-def _heading(point: ComparedPoint, number: int, num_running: int, total: int, elapsed_s: float) -> Text:
-    nth = number + num_running + 1
-    text = Text.assemble((f"[{nth}/{total}] ", "bold cyan"), (settings_text(point.settings), "bold"))
+def _heading(point: ComparedPoint, number: int, total: int, left_s: float | None) -> Text:
+    text = Text.assemble((f"[{number}/{total}] ", "bold cyan"), (settings_text(point.settings), "bold"))
     if tries := num_tries(point):
         text.append(f"   again, since it was invalid ({tries} of at most {point.num_retries})", style="yellow")
-    if number:
-        left_s = elapsed_s / number * (total - number)
+    if left_s is not None:
         text.append(f"   about {_duration_text(left_s)} to go", style="dim")
     return text
 

@@ -27,6 +27,8 @@ class InputMoments(NamedTuple):
 class ComputePacer(ABC):
     """The pacer of one worker's computing. Moments are of CLOCK_MONOTONIC."""
 
+    has_schedule: bool = False
+    """Whether moments are due whatever the host does meanwhile, so that it may go on before they have come."""
     pace_s: float = 0.0
     """What the computing of an iteration should last, slowdown included; 0: as long as it takes."""
     overrun_s: float = 0.0
@@ -160,6 +162,8 @@ class SchedulePacer(ComputePacer):
     inside the waits and is never added to them. Where the host is late it catches up in the next wait; by how much
     gradients were late is counted.
     """
+
+    has_schedule = True
 
     def __init__(self, schedule: ComputeSchedule) -> None:
         """In seconds of the wall clock."""

@@ -2,7 +2,6 @@
 benchmarks time them."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,8 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from transports.bench.rows import TIMED_OPERATIONS, Row, Sample, element_bytes, render, summarise
+from transports.bench.options import FORMAT_HELP, SIZES_HELP, parse_sizes
+from transports.bench.rows import TIMED_OPERATIONS, Row, Sample, element_bytes, parse_format, summarise
 from transports.bench.stacks import Composed, StackLike, parse_stack
 from transports.bench.terminal import standard_output
 from transports.channels.framing import DTYPES
@@ -23,40 +23,15 @@ from transports.collectives.base import Operation
 from transports.errors import OptionError, TransportError, UnsupportedError
 from transports.execution.gradients import COMPRESSIBLE
 from transports.torch_backend.environment import own_address, rack_numbers, require_known, require_rack_each
-from transports.units import format_size, parse_rate_bps, parse_size_bytes, parse_time_s
+from transports.units import format_size, parse_rate_bps, parse_time_s
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-LARGEST_BYTES: Final = 2**31
 SCHEMA_VERSION: Final = 1
 TIMED_DTYPES: Final = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "uint8", "int8", "int16"))
 """Those in which sums of many ranks fit."""
 _LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-def parse_sizes(text: str) -> list[int]:
-    """Bytes, from `MIN:MAX:FACTOR` (each FACTOR times the one before, up to MAX) or a list `4KiB,1MiB`. Raises
-    OptionError."""
-    try:
-        if ":" not in text:
-            sizes_bytes = [parse_size_bytes(part) for part in text.split(",")]
-        else:
-            least, most, factor = text.split(":")
-            sizes_bytes = _grown(parse_size_bytes(least), parse_size_bytes(most), float(factor))
-    except ValueError as error:
-        raise OptionError(f"--sizes {text}: write MIN:MAX:FACTOR or SIZE,SIZE, as in 4B:64MiB:4 ({error})") from None
-    if wrong := [each for each in sizes_bytes if not 1 <= each <= LARGEST_BYTES]:
-        raise OptionError(f"--sizes {text}: {wrong[0]} bytes; sizes are 1B to {format_size(LARGEST_BYTES)}")
-    return sizes_bytes
-
-
-def _grown(least_bytes: int, most_bytes: int, factor: float) -> list[int]:
-    if not (factor >= 1.1 and math.isfinite(factor) and 0 < least_bytes <= most_bytes):
-        raise ValueError("MIN is at most MAX, and FACTOR at least 1.1")
-    # The tolerance keeps MAX itself in where it is reached through roundings.
-    num_steps = int(math.log(most_bytes / least_bytes) / math.log(factor) + 1e-9)
-    return list(dict.fromkeys(min(most_bytes, round(least_bytes * factor**step)) for step in range(num_steps + 1)))
 
 
 def counts_of(sizes_bytes: Sequence[int], *, dtype: str, num_workers: int) -> list[int]:
@@ -195,7 +170,7 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_com
 def bench(
     operation: Annotated[str, typer.Option(help=f"One of {', '.join(TIMED_OPERATIONS)}.")] = "all_reduce",
     sizes: Annotated[
-        str, typer.Option(help="MIN:MAX:FACTOR or a comma-separated list; of the larger buffer, as nccl-tests has it.")
+        str, typer.Option(help=f"{SIZES_HELP}; of the larger buffer, as nccl-tests has it.")
     ] = "4B:64MiB:4",
     stack: Annotated[
         str,
@@ -214,6 +189,7 @@ def bench(
         str | None, typer.Option(help="Of every rank's link, such as 10gbit: adds the share of the bound.")
     ] = None,
     timeout: Annotated[str, typer.Option(help="For meeting, and for each operation.")] = "60s",
+    format_: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "table",
     as_json: Annotated[
         bool, typer.Option("--json", help="One object on standard output instead of the table.")
     ] = False,
@@ -238,7 +214,7 @@ def bench(
     if dtype not in TIMED_DTYPES:
         raise OptionError(f"--dtype {dtype}: allowed: {', '.join(TIMED_DTYPES)}")
     chosen: Operation = next(each for each in TIMED_OPERATIONS if each == operation)
-    sizes_bytes = parse_sizes(sizes)
+    sizes_bytes, render = parse_sizes(sizes), parse_format(format_)
     stacks = parse_stacks(stack, compression, operation=chosen, dtype=dtype)
     rate_bps, timeout_s = _quantity("rate", rate), _quantity("timeout", timeout)
     require_launched(os.environ)

@@ -1,7 +1,7 @@
 """What follows from timed operations: rows in the manner of nccl-tests and the OSU benchmarks, and their table."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from transports.collectives.base import Operation, World
 from transports.collectives.cost import bound_s, bus_factor, sent_bytes
 from transports.collectives.network_info import NetworkInfo
 from transports.compression.base import Exchange
+from transports.errors import OptionError
 from transports.units import format_size
 
 Row = dict[str, Any]
@@ -173,6 +174,7 @@ def summarise(
             "dtype": dtype,
             "num_samples": len(each),
             "time_s": {"median": median_s, "p10": p10_s, "p90": p90_s},
+            "rank_time_s": _of_ranks(chosen),
             "algbw_bps": size_bytes * 8 / median_s,
             "busbw_bps": size_bytes * 8 / median_s * factor,
             "wire_bytes_per_rank": wire_bytes_per_rank(
@@ -209,6 +211,35 @@ def summarise(
             }
         rows.append(row)
     return rows
+
+
+def _of_ranks(samples: Sequence[Sample]) -> dict[str, float]:
+    """The mean, the least and the greatest of the ranks' own means."""
+    ranks = sorted({sample.rank for sample in samples})
+    each = [float(np.mean([sample.duration_s for sample in samples if sample.rank == rank])) for rank in ranks]
+    return {"mean": float(np.mean(each)), "min": min(each), "max": max(each)}
+
+
+def parse_format(name: str) -> Callable[[Sequence[Row], Console], None]:
+    """What prints rows so. Raises OptionError."""
+    if name not in _FORMATS:
+        raise OptionError(f"--format {name}: allowed: {', '.join(_FORMATS)}")
+    return _FORMATS[name]
+
+
+def render_osu(rows: Sequence[Row], console: Console) -> None:
+    """A list for each stack as OSU's collective benchmarks print one with `-f`, for programs that read those: of each
+    rank's mean over the samples the mean, the least and the greatest, in microseconds."""
+    for stack in dict.fromkeys(row["stack"] for row in rows):
+        own = sorted((row for row in rows if row["stack"] == stack), key=lambda row: row["size_bytes"])
+        lines = [f"# {own[0]['operation']} of {own[0]['dtype']}, {stack}, {own[0]['num_workers']} ranks"]
+        columns = ("Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations")
+        lines.append(f"{'# Size':<10}" + "".join(f"{column:>18}" for column in columns))
+        for row in own:
+            times_us = [1e6 * row["rank_time_s"][key] for key in ("mean", "min", "max")]
+            cells = "".join(f"{time_us:>18.2f}" for time_us in times_us)
+            lines.append(f"{row['size_bytes']:<10}{cells}{row['num_samples']:>18}")
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def render(rows: Sequence[Row], console: Console) -> None:
@@ -251,3 +282,6 @@ def render(rows: Sequence[Row], console: Console) -> None:
         cells.append("-" if cpu_s_per_gb is None else f"{cpu_s_per_gb:.2f}")
         table.add_row(*cells, *[f"{row['relative_error']:.0e}"] * wide)
     console.print(table)
+
+
+_FORMATS: Final[dict[str, Callable[[Sequence[Row], Console], None]]] = {"table": render, "osu": render_osu}

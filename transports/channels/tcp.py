@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from transports.channels._tcp.buffers import LIMIT_BYTES, set_buffer
@@ -18,7 +20,7 @@ from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels._tcp.program import build_library, library
 from transports.channels._tcp.streams import StreamsEndpoint, connect_streams
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse
-from transports.channels.framing import HEADER_BYTES
+from transports.channels.framing import DTYPES, HEADER_BYTES, REDUCTIONS
 from transports.errors import UnsupportedError
 from transports.group import Group
 from transports.units import Size
@@ -30,6 +32,20 @@ MAX_STREAMS: Final = 64
 SO_ZEROCOPY: Final = 60  # asm-generic/socket.h
 ZERO_COPY_BYTES: Final = 16 << 10
 """Below some 10 kB pinning memory costs more than copying it (the kernel's msg_zerocopy.rst)."""
+
+
+def summation(*, vectors: bool = True) -> Callable[[npt.NDArray[np.float32], npt.NDArray[np.float32]], None]:
+    """What adds the second array to the first, both (n,), as arriving messages are added; without `vectors` compiled so
+    that it adds element by element, to compare with. Raises UnsupportedError where there is no C compiler."""
+    found = library(vectors=vectors)
+    if found is None:
+        raise UnsupportedError("without a C compiler there is no native engine: apt-get install gcc libc6-dev")
+    combine, of_float32, sums = found.combine, DTYPES.index("float32"), REDUCTIONS.index("sum")
+
+    def add(total: npt.NDArray[np.float32], addend: npt.NDArray[np.float32]) -> None:
+        combine(of_float32, sums, total.ctypes.data, addend.ctypes.data, addend.nbytes)
+
+    return add
 
 
 @CHANNELS.register

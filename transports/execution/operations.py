@@ -142,6 +142,10 @@ class Transport:
         self.codec = CodecAccount()
         self.has_begun = False
 
+    def forget(self) -> None:
+        """What was worked out for exchanges and is kept, with its memory: the next of each kind is worked out anew."""
+        self._executor.program.cache_clear()  # type: ignore[attr-defined]
+
     def cancel(self) -> None:
         """From another thread: a sum of the reducer that is under way fails soon."""
         if self.reducer is not None:

@@ -1,6 +1,7 @@
 """A trace: the layers of a known network as a device would compute them, or a file of somebody's measurements."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
@@ -25,6 +26,7 @@ from testbed.traces.formats.layers import Layers, layers_text
 from testbed.traces.graph import Graph
 from testbed.traces.networks import NetworkName
 from testbed.traces.table import LayerTable
+from transports.units import Time
 
 if TYPE_CHECKING:
     from testbed.experiment.experiment import Experiment
@@ -84,6 +86,9 @@ class Replay(Replayed):
     """Samples per worker and iteration. 32 of a network where nothing is said; those of the file, if it says how many
     it was recorded with. Forward and backward take a time in proportion, on the devices that were recorded what they
     took: between two batch sizes on the line from one to the other."""
+    update_s: Time | None = Field(None, alias="update", ge=0, le=3600)
+    """Of a network named: how long the optimizer's step takes, and whatever else an iteration takes beside its passes
+    and communication, instead of what is known of the device (nothing of `v100`). A file says it itself."""
 
     @field_validator("trace", mode="before")
     @classmethod
@@ -127,6 +132,10 @@ class Replay(Replayed):
             return self
         if self.device is not None:
             raise ValueError("device: a file says what was recorded, on whatever device; leave it out")
+        if self.update_s is not None:
+            raise ValueError(
+                "update: a file says how long the optimizer's step takes; leave it out, or change the file"
+            )
         if isinstance(self.trace, WrittenGraph):
             return self
         table = _parsed(self.trace.layers)
@@ -142,7 +151,8 @@ class Replay(Replayed):
     def layer_table(self) -> LayerTable:
         """The trace's table of layers, at the batch size requested."""
         assert not isinstance(self.trace, WrittenGraph), "that is a GraphReplay"
-        return _table(self.trace, self.device or DEFAULT_DEVICE, self.batch_size)
+        table = _table(self.trace, self.device or DEFAULT_DEVICE, self.batch_size)
+        return table if self.update_s is None else replace(table, update_s=self.update_s)
 
     def origin(self) -> str:
         """The network and the device, or the file."""

@@ -138,9 +138,14 @@ def claims_latex(
     judgements: Sequence[Judgement], paper: Paper | None, left_out: Sequence[Claim] = (), *, quick: bool = False
 ) -> str:
     """A tabular of all rows; it needs no package."""
-    said = [rf"\multicolumn{{5}}{{l}}{{{QUICK_TEXT.replace('--', '-{}-')}}} \\"] if quick else []
+    said = [rf"\multicolumn{{5}}{{l}}{{{_latex(QUICK_TEXT)}}} \\"] if quick else []
     lines = [r"\begin{tabular}{llrrl}", *said, r"\hline", r"claim & paper & model & emulated & \\", r"\hline"]
     for row in claim_rows(judgements, paper, left_out):
         cells = (row.name, row.paper, row.model, row.emulated, row.state)
-        lines.append(" & ".join(cell.translate(_LATEX) for cell in cells) + r" \\")
+        lines.append(" & ".join(map(_latex, cells)) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+
+
+def _latex(text: str) -> str:
+    """Two hyphens stay two: LaTeX makes a dash of them."""
+    return "-{}-".join(part.translate(_LATEX) for part in text.split("--"))

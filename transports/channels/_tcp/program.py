@@ -25,6 +25,8 @@ DONE, WOKEN, LATE, ENDING, LOST, MISMATCH = range(6)
 SEND, RECEIVE, REDUCE, ADD = range(4)
 _KINDS: Final[Mapping[str, int]] = {"send": SEND, "receive": RECEIVE, "reduce": REDUCE, "add": ADD}
 _MAX_ENDED: Final = 64
+_ELEMENT_BY_ELEMENT: Final = ("-fno-tree-vectorize", "-fno-tree-slp-vectorize")
+"""Of gcc and clang."""
 _ALIGNMENT: Final = 64
 
 _STEP: Final = np.dtype(
@@ -116,8 +118,9 @@ class Run(ctypes.Structure):
     )
 
 
-def build_library() -> Path:
-    """Where it is, built if need be. Raises UnsupportedError where it cannot be."""
+def build_library(*, vectors: bool = True) -> Path:
+    """Where it is, built if need be; without `vectors` one that adds element by element, to compare with. Raises
+    UnsupportedError where it cannot be."""
     layouts = (
         layout_of("step", _STEP),
         layout_of("connection", Connection),
@@ -125,14 +128,17 @@ def build_library() -> Path:
         layout_of("operands", _OPERANDS),
         layout_of("run", Run),
     )
-    return build(SOURCE, "library", layouts=layouts)
+    return build(SOURCE, "library", layouts=layouts, further_flags=() if vectors else _ELEMENT_BY_ELEMENT)
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The functions, built if need be; None, or UnsupportedError, as :func:`load_library` says, where there is no C
-    compiler."""
-    found = load_library(build_library, "collectives over tcp take more of the processor's time than they need to")
+def library(*, vectors: bool = True) -> ctypes.CDLL | None:
+    """The functions of :func:`build_library`; None, or UnsupportedError, as :func:`load_library` says, where there is
+    no C compiler."""
+    found = load_library(
+        partial(build_library, vectors=vectors),
+        "collectives over tcp take more of the processor's time than they need to",
+    )
     if found is None:
         return None
     found.resume.argtypes = (ctypes.c_void_p,)

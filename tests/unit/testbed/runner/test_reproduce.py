@@ -132,8 +132,12 @@ def test_quick_leaves_out_claims_without_a_point_of_its_own(tmp_path: Path) -> N
 
 def test_quick_leaves_out_claims_without_two_sides_to_compare(tmp_path: Path) -> None:
     path = spec(tmp_path, CLAIM, {**CLAIM, **ORDER}, quick={"sweep.link.rate": ["100mbit"]})
+    with pytest.raises(SpecError, match="x: `quick` leaves no point of any claim"):
+        prepare(str(path), quick=True, output=tmp_path, outcomes=())
+    one = {**CLAIM, "name": "of one rate", "take": {"kind": "median"}, "where": {"link.rate": "100mbit"}}
+    path = spec(tmp_path, one, CLAIM, {**CLAIM, **ORDER}, quick={"sweep.link.rate": ["100mbit"]})
     (quick,) = prepare(str(path), quick=True, output=tmp_path, outcomes=())
-    assert quick.judgements == []
+    assert [each.claim.name for each in quick.judgements] == ["of one rate"]
     assert [claim.name for claim in quick.left_out] == [CLAIM["name"], ORDER["name"]]
     three = {**CLAIM, **ORDER, "take": {**ORDER["take"], "falling": [*RATES, "1gbit"]}}
     keys = {"sweep": {"link.rate": [*RATES, "1gbit"]}, "quick": {"sweep.link.rate": RATES}}

@@ -8,21 +8,9 @@ import pytest
 from tests.here import invoke
 from tests.loopback import free_port
 from tests.ranks import ADDRESS, Rank, run_ranks
-from transports.bench.__main__ import counts_of, main, parse_sizes, parse_stacks, racks_of, require_launched
+from transports.bench.__main__ import counts_of, main, parse_stacks, racks_of, require_launched
 from transports.bench.rows import wire_bytes_per_rank
 from transports.errors import OptionError, UnsupportedError
-
-
-def test_sizes_are_a_list_or_grow_up_to_the_largest() -> None:
-    assert parse_sizes("4B:1KiB:4") == [4, 16, 64, 256, 1024]
-    assert parse_sizes("4B:1000B:10") == [4, 40, 400]
-    assert parse_sizes("64KiB,25MB") == [65536, 25_000_000]
-
-
-@pytest.mark.parametrize("text", ["", "4", "4B:1KiB", "4B:1KiB:1", "1KiB:4B:2", "4B:1KiB:x", "0B:1KiB:2", "4GiB"])
-def test_sizes_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="--sizes"):
-        parse_sizes(text)
 
 
 def test_every_rank_has_as_many_elements() -> None:

@@ -8,7 +8,9 @@ from rich.console import Console
 from transports.bench.rows import (
     Sample,
     matrix_shape,
+    parse_format,
     render,
+    render_osu,
     schedule_bound_s,
     summarise,
     task_bound_s,
@@ -16,6 +18,7 @@ from transports.bench.rows import (
 )
 from transports.channels.tcp import Tcp
 from transports.collectives.network_info import NetworkInfo
+from transports.errors import OptionError
 
 RATE_BPS = 8e6 / Tcp().goodput_fraction(1500)
 
@@ -147,3 +150,37 @@ def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:
 @pytest.mark.parametrize(("num_elements", "shape"), [(0, (1, 0)), (1, (1, 1)), (7, (1, 7)), (12, (3, 4)), (64, (8, 8))])
 def test_buffers_are_as_square_as_can_be(num_elements: int, shape: tuple[int, int]) -> None:
     assert matrix_shape(num_elements) == shape
+
+
+def test_a_list_as_osu_prints_it_has_the_ranks_own_means_in_microseconds() -> None:
+    rows = [
+        row
+        for size_bytes, stack in ((1000, "ring/tcp"), (1000, "gloo"), (8, "ring/tcp"))
+        for row in summarise(
+            [
+                replace(sample, stack=stack, size_bytes=size_bytes, duration_s=0.001 * (1 + sample.rank))
+                for sample in _samples()
+            ],
+            operation="all_reduce",
+            dtype="float32",
+            num_workers=2,
+            rate_bps=None,
+        )
+    ]
+    text = io.StringIO()
+    render_osu(rows, Console(file=text, width=40))
+    assert text.getvalue().splitlines() == [
+        "# all_reduce of float32, ring/tcp, 2 ranks",
+        "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)        Iterations",
+        "8                    1500.00           1000.00           2000.00                 2",
+        "1000                 1500.00           1000.00           2000.00                 2",
+        "# all_reduce of float32, gloo, 2 ranks",
+        "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)        Iterations",
+        "1000                 1500.00           1000.00           2000.00                 2",
+    ]
+
+
+def test_a_format_that_is_none_is_refused() -> None:
+    assert parse_format("table") is render
+    with pytest.raises(OptionError, match="--format csv: allowed: table, osu"):
+        parse_format("csv")

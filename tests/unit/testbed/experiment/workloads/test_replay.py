@@ -153,6 +153,13 @@ def test_a_file_is_read_into_the_spec_and_its_batch_can_be_another(path: Path, t
     assert double.update_s == pytest.approx(0.01)
 
 
+def test_the_rest_of_an_iteration_may_be_said_of_a_network_named() -> None:
+    said, silent = (replay(trace="resnet50", **more).layer_table() for more in ({"update": "31ms"}, {}))
+    assert silent.update_s == 0
+    assert said.update_s == pytest.approx(0.031)
+    assert said.compute_s == pytest.approx(silent.compute_s + 0.031)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -172,6 +179,8 @@ def test_what_cannot_be_replayed_is_refused_with_what_can(options: dict[str, obj
 def test_what_a_file_does_not_say_cannot_be_read_from_it(path: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="device: a file says what was recorded"):
         replay(trace=str(path), device="v100")
+    with pytest.raises(SpecError, match="update: a file says how long"):
+        replay(trace=str(path), update="10ms")
     silent = tmp_path / "silent.txt"
     silent.write_text("Id Name Forward Backward Comm Size\n0 a 1 2 - 8\n")
     assert replay(trace=str(silent)).layer_table().batch_size is None
