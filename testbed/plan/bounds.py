@@ -7,7 +7,6 @@ on the links that they use, those of servers and switches included.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from testbed.experiment.topologies.base import participant_names
@@ -16,33 +15,38 @@ from transports.collectives.base import Collective, Operation
 from transports.compression.base import Exchange
 
 
-@dataclass(frozen=True, slots=True)
-class _Volume:
-    """Multiples of the larger buffer that an operation must move, without help from switches or servers."""
+class _Volume(NamedTuple):
+    """Multiples of the larger buffer that a worker, or the workers of a host, must move over their links, without help
+    from switches or servers."""
 
     sent: float
-    """By each worker at least."""
     received: float
-    total: float
-    """By all workers together."""
 
 
-def _volume(operation: Operation, num_workers: int) -> _Volume:
-    """Of `all_reduce`: every worker's values must leave it and every result must reach it, and each element takes n - 1
-    messages to be added up and n - 1 to be spread (Patarasuk and Yuan, JPDC 69, 2009; Chan et al., CCPE 19, 2007)."""
-    others = num_workers - 1
-    share = others / num_workers
-    return {
-        "all_reduce": _Volume(float(others > 0), float(others > 0), 2.0 * others),
-        "reduce_scatter": _Volume(share, 1 / num_workers * (others > 0), float(others)),
-        "all_gather": _Volume(1 / num_workers * (others > 0), share, float(others)),
-        "all_to_all": _Volume(share, share, float(others)),
-        "broadcast": _Volume(0.0, 0.0, float(others)),
-        "reduce": _Volume(0.0, 0.0, float(others)),
-        "gather": _Volume(0.0, 0.0, share),
-        "scatter": _Volume(0.0, 0.0, share),
-        "barrier": _Volume(0.0, 0.0, 0.0),
-    }[operation]
+def _own(operation: Operation, here: int, num_workers: int) -> _Volume:
+    """Of `here` of the workers, whatever the others do: values must leave, and results must reach them."""
+    others = num_workers - here
+    own, rest = here / num_workers if others else 0.0, others / num_workers
+    found: Mapping[Operation, _Volume] = {
+        "all_reduce": _Volume(float(others > 0), float(others > 0)),
+        "reduce_scatter": _Volume(rest, own),
+        "all_gather": _Volume(own, rest),
+        "all_to_all": _Volume(here * rest, here * rest),
+    }
+    return found.get(operation, _Volume(0.0, 0.0))  # with a root, or a barrier: not of everyone
+
+
+def _together(operation: Operation, ends: Sequence["End"], num_workers: int) -> float:
+    """Of all together. Each element of `all_reduce` takes n - 1 messages to be added up and n - 1 to be spread
+    (Patarasuk and Yuan, JPDC 69, 2009; Chan et al., CCPE 19, 2007)."""
+    others = len(ends) - 1
+    if operation == "all_reduce":
+        return 2.0 * others
+    if operation == "all_to_all":
+        return sum(_own(operation, end.num_workers, num_workers).sent for end in ends)
+    if operation in ("gather", "scatter"):  # to and from the root, which may be where most of them are
+        return (num_workers - max(end.num_workers for end in ends)) / num_workers
+    return 0.0 if operation == "barrier" else float(others)
 
 
 _BITS: Final = 8
@@ -92,15 +96,21 @@ def task_bound_s(exchanges: Sequence[Exchange], groups: Sequence[Sequence[End]])
 
 
 def _least_s(exchanges: Sequence[Exchange], ends: Sequence[End]) -> float:
-    volumes = [(_volume(each.operation, len(ends)), each.num_elements * each.element_bytes) for each in exchanges]
-    sent = sum(volume.sent * size_bytes for volume, size_bytes in volumes)
-    received = sum(volume.received * size_bytes for volume, size_bytes in volumes)
-    total = sum(volume.total * size_bytes for volume, size_bytes in volumes)
+    num_workers = sum(end.num_workers for end in ends)
+    sizes = [(each.operation, each.num_elements * each.element_bytes) for each in exchanges]
+
+    def by_itself_s(end: End) -> float:
+        volumes = [(_own(operation, end.num_workers, num_workers), size_bytes) for operation, size_bytes in sizes]
+        return max(
+            sum(volume.sent * size_bytes for volume, size_bytes in volumes) / end.sent_bps,
+            sum(volume.received * size_bytes for volume, size_bytes in volumes) / end.received_bps,
+        )
+
+    total_bytes = sum(_together(operation, ends, num_workers) * size_bytes for operation, size_bytes in sizes)
     return _BITS * max(
-        sent / min(end.sent_bps for end in ends),
-        received / min(end.received_bps for end in ends),
-        total / sum(end.sent_bps for end in ends),
-        total / sum(end.received_bps for end in ends),
+        *map(by_itself_s, ends),
+        total_bytes / sum(end.sent_bps for end in ends),
+        total_bytes / sum(end.received_bps for end in ends),
     )
 
 

@@ -1,8 +1,10 @@
 """What an iteration's exchanges take by the cost model, over the links that a plan has. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from typing import Final, NamedTuple
 
 from testbed.experiment.experiment import Experiment
@@ -23,17 +25,6 @@ _ETHERNET_HEADER_BYTES: Final = 14
 _LONGEST_BYTES: Final = 65_536 - 321
 """Payload of a super-frame as the kernel's own limit leaves it: less its longest header (tcp.h, MAX_TCP_HEADER) and one
 byte (sock.c, sk_setup_caps)."""
-
-
-def asynchronous_time_s(
-    num_elements: int, *, goodput_bps: float, alpha_s: float, busiest_s: float
-) -> tuple[float, float]:
-    """The least time for one iteration's push and pull, and the expected one where computing takes no time: a worker by
-    itself pushes, then pulls, over its own link; all together they share links, servers' at least, of which the most
-    loaded needs `busiest_s`. Workers that compute meanwhile seldom push all at once, and then take less than is
-    expected."""
-    least_s = 2 * GRADIENT_ELEMENT_BYTES * num_elements * 8 / goodput_bps
-    return least_s, max(least_s + 2 * alpha_s, busiest_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,16 +79,17 @@ def plan_links(
     """The plan's links as the cost model takes them, of the experiment's channel; `delays_s` are those measured, by
     direction, instead of those that are requested.
 
-    Of several equal paths each pair takes one, neighbours in rank different ones."""
+    Of several equal paths each pair takes one, in turn: as many take each as hashing makes in the mean."""
     number = {direction.hop: index for index, direction in enumerate(directions)}
     requested_s = {each.hop: each.delay_s + (costs.late_s if each.delay_s else 0.0) for each in directions}
     hops_s = requested_s | dict(delays_s or {})
     found: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
+    turns: defaultdict[str, Iterator[int]] = defaultdict(count)
 
     def path_of(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
         if pair not in found:
             path = all_paths[names[pair[0]], names[pair[1]]]
-            hops = _one_of(path, turn=sum(pair))
+            hops = _one_of(path, turn=lambda node: next(turns[node]))
             found[pair] = tuple(number[hop] for hop in hops), sum(hops_s[hop] for hop in hops)
         return found[pair]
 
@@ -135,13 +127,13 @@ def at_once_bytes(experiment: Experiment, shaper: Shaper | None, max_segments: i
     )
 
 
-def _one_of(path: Path, *, turn: int) -> list[Hop]:
-    """The hops of one of the equal paths."""
+def _one_of(path: Path, *, turn: Callable[[str], int]) -> list[Hop]:
+    """The hops of one of the equal paths; `turn` numbers those that come to a node at which they part."""
     hops: list[Hop] = []
     node = path.source
     while node != path.target:
         nexts = [following for source, following in path.shares if source == node]
-        following = nexts[turn % len(nexts)]
+        following = nexts[turn(node) % len(nexts)] if len(nexts) > 1 else nexts[0]
         hops.append((node, following))
         node = following
     return hops
@@ -194,13 +186,11 @@ def predict(
     if not experiment.synchronisation.in_step:
         # Between a worker that shares a host and any server lies the host's link.
         goodput_bps = min([goodput_bps, *(direction.rate_bps * fraction for direction in of_hosts)])
-        least_s, predicted_s = asynchronous_time_s(
-            sum(buckets),
-            goodput_bps=goodput_bps,
-            alpha_s=latency_s + costs.host_latency_s,
-            busiest_s=max(alone_s, busiest_s),
-        )
         size_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
+        least_s = _push_pull_s(size_bytes, [*used, *of_hosts], frozenset(names[world.num_workers :]), fraction)
+        # All together they share links, servers' at least. Workers that compute meanwhile seldom push all at once, and
+        # then take less.
+        predicted_s = max(least_s + 2 * (latency_s + costs.host_latency_s), alone_s, busiest_s)
         return Prediction(
             gradient_bytes=size_bytes,
             payload_bytes=size_bytes,
@@ -251,12 +241,25 @@ def predict(
     )
 
 
+def _push_pull_s(
+    size_bytes: int, directions: Sequence[Direction], servers: frozenset[str], goodput_fraction: float
+) -> float:
+    """The least that a push and the pull after it take one worker by itself, over the slowest link of any: the whole
+    over its own, and over each server's link that server's share of it, all at once."""
+
+    def crossing_s(direction: Direction) -> float:
+        share = 1 if servers.isdisjoint(direction.hop) else 1 / len(servers)
+        return 8 * share * size_bytes / (direction.rate_bps * goodput_fraction)
+
+    return 2 * max(map(crossing_s, directions))
+
+
 def _stream_bytes(all_paths: Mapping[Hop, Path], aggregated: Mapping[Hop, int]) -> dict[Hop, int]:
     """Of each hop. A stream is one flow, which a switch does not split over equal paths: each takes one of them,
     neighbours different ones."""
     found: dict[Hop, int] = {}
     for number, (pair, num_bytes) in enumerate(aggregated.items()):
-        for hop in _one_of(all_paths[pair], turn=number // 2):  # up and down in turn
+        for hop in _one_of(all_paths[pair], turn=lambda _, number=number: number // 2):  # up and down in turn
             found[hop] = found.get(hop, 0) + num_bytes
     return found
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final, Literal, NamedTuple
 
+from switch_agg.job import MAX_WORKERS
 from switch_agg.wire import MAX_SLOTS
 from testbed.errors import SpecError
 from testbed.theory.buckets import ByTime, exposed_s, joined_in_turn
@@ -65,8 +66,10 @@ class Setting:
         """The time of one all-reduce among two or more."""
         rate_bps, ratio = self.rate_bps * self.efficiency, self.compression_ratio
         if self.collective == "in_network":
-            filled_bps = self.num_slots * 8 * _AGGREGATOR.payload_bytes(1) / self._aggregator_round_trip_s
-            aggregation = FullAggregation(rate_bps=min(rate_bps, filled_bps), compression_ratio=ratio)
+            payload_bytes = _AGGREGATOR.payload_bytes(1)
+            filled_bps = self.num_slots * 8 * payload_bytes / self._aggregator_round_trip_s
+            framed_bps = self.rate_bps * min(self.efficiency, payload_bytes / _AGGREGATOR.frame_bytes)
+            aggregation = FullAggregation(rate_bps=min(framed_bps, filled_bps), compression_ratio=ratio)
             return aggregation.time_s(size_bytes) + self.latency_s  # the switch is on the way from worker to worker
         exchange_s = EVEN_EXCHANGES[self.collective]
         return exchange_s(self.num_workers, size_bytes / ratio, rate_bps=rate_bps, latency_s=self.latency_s)
@@ -277,7 +280,7 @@ def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator
 
 
 def _aggregation(today: Setting, target: float, _: float) -> Iterator[Change]:
-    if not today.aggregated and today.num_workers > 1:
+    if not today.aggregated and 1 < today.num_workers <= MAX_WORKERS:
         yield _change("aggregation", replace(today, collective="in_network"), target)
 
 

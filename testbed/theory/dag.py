@@ -133,20 +133,24 @@ def buckets_by_layer(table: LayerTable, exchange_s: Callable[[int], float] | Non
 
 
 def buckets_merged(table: LayerTable, cost: ExchangeCost) -> tuple[Bucket, ...]:
-    """Layers joined as MG-WFBP joins them."""
+    """Layers joined as MG-WFBP joins them. One without gradients exchanges nothing: the next one that has any is ready
+    so much later."""
     backward = table.layers[::-1]
-    counts = merge(
-        [layer.size_bytes for layer in backward],
-        [layer.backward_s for layer in backward],
-        startup_s=cost.startup_s,
-        s_per_element=cost.s_per_byte,
-    )
+    sizes_bytes: list[int] = []
+    parts_s: list[float] = []
+    since_s = 0.0
+    for layer in backward:
+        since_s += layer.backward_s
+        if layer.size_bytes:
+            sizes_bytes.append(layer.size_bytes)
+            parts_s.append(since_s)
+            since_s = 0.0
+    counts = merge(sizes_bytes, parts_s, startup_s=cost.startup_s, s_per_element=cost.s_per_byte)
     ends = list(accumulate(layer.size_bytes for layer in backward))
-    found: list[Bucket] = []
-    for size_bytes, end in zip(counts, accumulate(counts), strict=True):
-        if size_bytes:
-            found.append(Bucket(ends.index(end), cost.time_s(size_bytes)))
-    return tuple(found)
+    return tuple(
+        Bucket(ends.index(end), cost.time_s(size_bytes))
+        for size_bytes, end in zip(counts, accumulate(counts), strict=True)
+    )
 
 
 def sgd_tasks(

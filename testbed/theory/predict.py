@@ -430,7 +430,12 @@ class _Predictor:
         slowdowns are what was drawn for it; None where that has too many."""
         for num_iterations in dict.fromkeys((self._num_iterations, 1)):
             with suppress(SpecError):
-                simulation = simulate(self._plan.experiment, num_iterations=num_iterations, buckets=self._plan.buckets)
+                simulation = simulate(
+                    self._plan.experiment,
+                    num_iterations=num_iterations,
+                    buckets=self._plan.buckets,
+                    collective=self._plan.collective,
+                )
                 return simulation.iteration_time_s
         return None
 

@@ -100,11 +100,12 @@ def _reach(outside: Sequence[str], expected: Expected | None) -> str:
 
 def exchanges_json(found: Sequence[ExchangePrediction], costs: Costs, expected: Expected | None) -> dict[str, Any]:
     """The predicted exchanges as plain data, for scripts."""
+    known = None if _all_outside(found) else expected
     return {
         "kind": "predicted",
         "exchanges": [each._asdict() for each in found],
-        "expected_error": None if expected is None else expected.error,
-        "expected_error_source": None if expected is None else expected.source,
+        "expected_error": None if known is None else known.error,
+        "expected_error_source": None if known is None else known.source,
         "fitted_at": costs.fitted_at,
     }
 
@@ -119,4 +120,11 @@ def render_exchanges(
         table.add_row(each.stack, size_text(each.size_bytes), text, "; ".join(each.outside))
     console.print(table)
     console.print(costs_text(costs), highlight=False, style="dim", soft_wrap=True)
-    console.print(_reach((), expected), highlight=False, style="dim", soft_wrap=True)
+    console.print(_reach(_all_outside(found), expected), highlight=False, style="dim", soft_wrap=True)
+
+
+def _all_outside(found: Sequence[ExchangePrediction]) -> tuple[str, ...]:
+    """In what, where none lies inside of what predictions were compared with."""
+    if not all(each.outside for each in found):
+        return ()
+    return tuple(dict.fromkeys(each for exchange in found for each in exchange.outside))

@@ -1,6 +1,7 @@
 """Trees of aggregators at any scale: which links every gradient crosses once up and once down. Pure."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str 
     makes it: each switch aggregates for those below it (`tree`), each that has workers does (`leaf`), or one switch for
     all. What each adds goes up once, and the sum comes down once to each. Raises SpecError for a place that the network
     does not have."""
-    leaves = list(dict.fromkeys(network.leaf_of(worker) for worker in workers))
+    leaves = Counter(network.leaf_of(worker) for worker in workers)
     root = _root(network, leaves, at)
     adding = {root, *(leaves if at == "leaf" else network.switches if at == "tree" else ())}
     links: list[int] = []
@@ -83,7 +84,7 @@ def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str 
     )
 
 
-def _root(network: SimulatedNetwork, leaves: Sequence[str], at: str | None) -> str:
+def _root(network: SimulatedNetwork, leaves: Mapping[str, int], at: str | None) -> str:
     if at is not None and at in network.switches:
         return at
     if at is not None and at not in PLACES:
@@ -93,4 +94,4 @@ def _root(network: SimulatedNetwork, leaves: Sequence[str], at: str | None) -> s
         raise SpecError(f"collective.at: {at} needs a switch without workers, and all have some; allowed: leaf")
     if at == "spine" or (at == "tree" and len(leaves) > 1):
         return network.nearest(above, leaves)
-    return network.nearest(network.switches if at is None else leaves, leaves)
+    return network.nearest(network.switches if at is None else list(leaves), leaves)

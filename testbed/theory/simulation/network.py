@@ -121,17 +121,18 @@ class SimulatedNetwork:
         self._distances[last] = distances
         return distances
 
-    def nearest(self, candidates: Sequence[str], leaves: Sequence[str]) -> str:
-        """The candidate from which the farthest leaf is least far, then all together, then the first."""
+    def nearest(self, candidates: Sequence[str], leaves: Mapping[str, int]) -> str:
+        """The candidate from which the farthest leaf is least far, then all workers together, of which each leaf has so
+        many, then the first."""
         nodes = tuple(self._neighbours)
         index = {node: number for number, node in enumerate(nodes)}
         sources = np.array([index[each] for each, nearby in self._neighbours.items() for _ in nearby], np.int64)
         targets = np.array([index[each] for nearby in self._neighbours.values() for each in nearby], np.int64)
         farthest, together = np.zeros(len(index)), np.zeros(len(index))
-        for leaf in leaves:
+        for leaf, num_workers in leaves.items():
             distance = _distances(index[leaf], len(index), sources, targets)
             np.maximum(farthest, distance, out=farthest)
-            together += distance
+            together += num_workers * distance
         places = np.array([index[each] for each in candidates])
         best = places[np.lexsort((np.arange(len(places)), together[places], farthest[places]))[0]]
         if np.isinf(farthest[int(best)]):

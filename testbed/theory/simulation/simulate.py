@@ -122,14 +122,17 @@ def simulate(
     num_jobs: int = 1,
     costs: HostCosts | None = None,
     buckets: Sequence[int] | None = None,
+    collective: Collective | None = None,
 ) -> Simulation:
     """Simulate so many iterations of so many jobs that are alike, placed one after the other. `buckets` are a plan's,
     in elements; None: those that the fusion makes where an all-reduce takes what it takes in the simulation; where an
-    engine joins what is ready they decide nothing. Raises SpecError for what cannot be simulated, saying what can."""
+    engine joins what is ready they decide nothing. `collective` is a plan's, which knows more than the simulation has;
+    None: the experiment's, which knows latency and rate of the simulated links. Raises SpecError for what cannot be
+    simulated, saying what can."""
     _require_simulable(experiment)
     if num_iterations < 1 or num_jobs < 1:
         raise SpecError("a simulation has one iteration and one job at least")
-    return _Simulator(experiment, num_iterations, num_jobs, costs or HostCosts(), buckets).run()
+    return _Simulator(experiment, num_iterations, num_jobs, costs or HostCosts(), buckets, collective).run()
 
 
 def _require_simulable(experiment: Experiment) -> None:
@@ -187,6 +190,7 @@ class _Simulator:
         num_jobs: int,
         costs: HostCosts,
         buckets: Sequence[int] | None,
+        collective: Collective | None,
     ) -> None:
         self._experiment = experiment
         self._num_iterations, self._num_jobs, self._costs = num_iterations, num_jobs, costs
@@ -202,7 +206,7 @@ class _Simulator:
         self._wire: dict[int, float] = {}
         self._by_themselves_s: dict[Exchange, float] = {}
         self._jobs = [self._job(number) for number in range(num_jobs)]
-        self._collective = self._with_network_info()
+        self._collective = self._with_network_info() if collective is None else collective
         self._table = experiment.workload.timed_layers()
         jobs, iterations = range(num_jobs), range(num_iterations)
         self._factors = [[self._drawn(job, iteration) for iteration in iterations] for job in jobs]

@@ -34,6 +34,20 @@ def test_a_slow_link_must_carry_each_worker_s_values_and_results_but_no_more() -
     assert bound_s("all_reduce", 8000.0, 8000.0, 8000.0, 7000.0) == pytest.approx(6000 / 3875), "all links together"
 
 
+def test_a_host_sends_and_receives_what_its_own_workers_must() -> None:
+    """Of 1000 bytes that five gather, the one behind the slow link has 200; of those that are scattered it gets 200,
+    and sends the others' 800."""
+    hosts = [End(2, 80_000.0, 80_000.0), End(2, 80_000.0, 80_000.0), End(1, 800.0, 80_000.0)]
+
+    def at_least_s(operation: Operation) -> float:
+        return task_bound_s([Exchange(operation, 1000, 1)], [hosts])
+
+    assert at_least_s("all_gather") == pytest.approx(2.0)
+    assert at_least_s("reduce_scatter") == pytest.approx(8.0)
+    assert at_least_s("all_to_all") == pytest.approx(8.0)
+    assert at_least_s("gather") == pytest.approx(8 * 600 / 160_800), "the root may be where two of them are"
+
+
 def test_one_bound_for_every_collective_on_the_same_links_and_one_of_its_own_for_each() -> None:
     ring, tree = planned().prediction, planned(collective="tree").prediction
     servers = planned(collective={"kind": "parameter_server", "servers": 4}).prediction

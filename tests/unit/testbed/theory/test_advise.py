@@ -111,6 +111,13 @@ def test_what_costs_least_is_recommended() -> None:
     assert modest.recommended == change(modest, "aggregation")
 
 
+def test_a_switch_aggregates_for_as_many_workers_as_it_can() -> None:
+    """A slot's contributors are bits of one word."""
+    for num_workers, offered in ((32, True), (33, False)):
+        advice = advise(replace(TODAY, num_workers=num_workers), 0.65, max_efficiency=MOST)
+        assert ("aggregation" in [each.name for each in advice.changes]) == offered
+
+
 @pytest.mark.parametrize("rate_bps", [10e9, 23.83e9])
 @pytest.mark.parametrize("cycle_s", [5e-3, inf])
 @pytest.mark.parametrize("latency_s", [0.0, 20e-6])

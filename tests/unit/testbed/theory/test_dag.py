@@ -64,6 +64,15 @@ def test_merging_saves_what_it_costs_to_start() -> None:
     assert iteration_s(TABLE, "merged", merged) < apart
 
 
+def test_layers_without_gradients_do_not_join_what_lies_before_and_behind_them() -> None:
+    quiet = tuple(Layer(f"relu{number}", 0.0, 2e-3, 0) for number in range(4))
+    table = LayerTable(layers=(Layer("a", 0.0, 2e-3, 10_000_000), *quiet, Layer("b", 0.0, 10e-3, 10_000_000)))
+    cost = ExchangeCost(startup_s=2.5e-3, s_per_byte=1e-9)
+    apart = buckets_by_layer(table, cost.time_s)
+    assert buckets_merged(table, cost) == tuple(each for each in apart if each.exchange_s > cost.startup_s)
+    assert iteration_s(table, "merged", buckets_merged(table, cost)) <= iteration_s(table, "wfbp", apart)
+
+
 def test_a_trace_without_times_of_exchanges_needs_a_cost() -> None:
     table = LayerTable(layers=(Layer("a", 1, 1, 4),))
     with pytest.raises(ValueError, match="layer a took; give a cost"):

@@ -61,3 +61,14 @@ def test_a_row_for_each_exchange() -> None:
     reported = exchanges_json(found, DEFAULT_COSTS, None)["exchanges"]
     assert [each["stack"] for each in reported] == ["ring/tcp", "gloo"]
     assert reported[1]["time_s"] is None
+
+
+def test_no_error_is_stated_where_no_exchange_lies_inside_of_what_was_compared() -> None:
+    workload = {"kind": "allreduce", "sizes": ["1MB"], "stacks": ["ring/tcp"]}
+    (found,) = predict_exchanges(validate({"name": "x", "workload": workload}), make_plan, EXPECTED)
+    outside = found._replace(outside=("longer messages than any that was compared",))
+    for rows, stated in (((found, outside), True), ((outside, outside), False)):
+        stream = io.StringIO()
+        render_exchanges(rows, DEFAULT_COSTS, EXPECTED, Console(file=stream, width=200))
+        assert ("expect" in stream.getvalue()) == stated
+        assert (exchanges_json(rows, DEFAULT_COSTS, EXPECTED)["expected_error"] is not None) == stated

@@ -45,12 +45,12 @@ def test_what_has_no_path_or_no_rate_is_refused() -> None:
     with pytest.raises(SpecError, match="no path from s0 to s1"):
         apart.path("w0", "w1")
     with pytest.raises(SpecError, match="no path"):
-        apart.nearest(apart.switches, ["s0", "s1"])
+        apart.nearest(apart.switches, {"s0": 1, "s1": 1})
     with pytest.raises(SpecError, match=r"w0 -> s0: a rate of 0 bit/s"):
         SimulatedNetwork(Network(nodes=nodes, edges=edges), dict.fromkeys(hops, link(rate_bps=0.0)))
 
 
 def test_the_nearest_switch_has_the_nearest_farthest_leaf() -> None:
     fat, _ = network(16, {"kind": "fat_tree", "k": 4})
-    assert fat.nearest(fat.switches, ["s0", "s1"]) == "s8"
-    assert fat.nearest(fat.switches, [f"s{number}" for number in range(8)]) == "s16"
+    assert fat.nearest(fat.switches, {"s0": 2, "s1": 2}) == "s8"
+    assert fat.nearest(fat.switches, {f"s{number}": 2 for number in range(8)}) == "s16"
