@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -241,6 +241,10 @@ def predict(
     )
 
 
+def _always(turn: int, _: str) -> int:
+    return turn
+
+
 def _push_pull_s(
     size_bytes: int, directions: Sequence[Direction], servers: frozenset[str], goodput_fraction: float
 ) -> float:
@@ -259,7 +263,8 @@ def _stream_bytes(all_paths: Mapping[Hop, Path], aggregated: Mapping[Hop, int]) 
     neighbours different ones."""
     found: dict[Hop, int] = {}
     for number, (pair, num_bytes) in enumerate(aggregated.items()):
-        for hop in _one_of(all_paths[pair], turn=lambda _, number=number: number // 2):  # up and down in turn
+        turn = number // 2  # up and down in turn
+        for hop in _one_of(all_paths[pair], turn=partial(_always, turn)):
             found[hop] = found.get(hop, 0) + num_bytes
     return found
 

@@ -110,7 +110,7 @@ CHANGE_SCHEMA: Final[dict[str, Any]] = {
     "before": pl.String,  # as a spec writes it: "100mbit"
     "after": pl.String,
     "rate_bps": pl.Float64,  # in force from now on
-    "source": pl.String,  # schedule, trace or hand
+    "source": pl.String,  # schedule, trace or manual
 }
 BACKLOG_SCHEMA: Final[dict[str, Any]] = {
     "at_s": pl.Float64,

@@ -10,6 +10,8 @@ import polars as pl
 from testbed.record.summary import SCHEMA_VERSION
 
 OLDEST_VERSION: Final = 2
+_SOURCES: Final = {"hand": "manual"}
+"""Of a change: what version 2 called it."""
 LATER_FRAMES: Final = frozenset({"stages", "waits"})
 """Tables that older records of these versions do not have."""
 
@@ -27,9 +29,25 @@ def migrated(document: dict[str, Any]) -> dict[str, Any]:
     found = dict(document)
     if version == OLDEST_VERSION:
         found["uss_bytes"] = found.pop("unshared_memory_bytes", None)
+        found["background"] = [_renamed(each, "asked", "requested") for each in found.get("background", [])]
+        found["changes"] = [
+            {**each, "source": _SOURCES.get(each.get("source"), each.get("source"))}
+            for each in found.get("changes", [])
+        ]
     if found.get("outcome") == "valid":  # of others it is not known which were notes
         found |= {"reasons": [], "notes": found.get("reasons", [])}
     return {**found, "schema_version": SCHEMA_VERSION}
+
+
+def _renamed(each: dict[str, Any], before: str, now: str) -> dict[str, Any]:
+    return {now if key == before else key: value for key, value in each.items()}
+
+
+def with_sources(changes: pl.DataFrame) -> pl.DataFrame:
+    """CHANGE_SCHEMA, with this version's words for who changed a link."""
+    if "source" not in changes.columns:
+        return changes
+    return changes.with_columns(pl.col("source").replace(_SOURCES))
 
 
 def with_host_to_device(iterations: pl.DataFrame) -> pl.DataFrame:

@@ -39,7 +39,7 @@ from pydantic import ValidationError
 
 from testbed.errors import SpecError
 from testbed.record.frames import FRAMES
-from testbed.record.migrations import LATER_FRAMES, migrated, with_behind, with_host_to_device
+from testbed.record.migrations import LATER_FRAMES, migrated, with_behind, with_host_to_device, with_sources
 from testbed.record.summary import Summary
 
 DOCUMENTS: Final = ("plan", "environment", "calibration")
@@ -173,6 +173,8 @@ def load_frame(record: Path, name: str) -> pl.DataFrame:
         raise SpecError(f"{path} cannot be read: {error}") from error
     if name == "iterations":
         frame = with_host_to_device(frame)
+    if name == "changes":
+        frame = with_sources(frame)
     if name == "waits":
         frame = with_behind(frame)
     if dict(frame.schema) != schema:

@@ -5,9 +5,10 @@ elsewhere, and no browser is needed. Putting Vega's modules together into one sc
 for each version of the package, by a process of its own, and kept in the user's cache.
 """
 
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -47,7 +48,9 @@ def script() -> str:
     text = made.stdout.strip().replace("</script", "<\\/script")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(kept, text)
+        made_by_us = kept.with_name(f"{kept.stem}.{os.getpid()}.js")  # others may be about to make it
+        replace_text(made_by_us, text)
+        made_by_us.replace(kept)
     except OSError as failure:
         raise MissingRequirementError(f"cannot write {kept}: {failure.strerror}; set XDG_CACHE_HOME") from failure
     return text
@@ -69,9 +72,12 @@ def png(drawn: str) -> bytes:
     return pixels
 
 
-def write_pictures(page: Path, figures: Mapping[str, Figure]) -> list[Path]:
+def write_pictures(
+    page: Path, figures: Mapping[str, Figure], *, is_ours: Callable[[str], bool] = lambda _: True
+) -> list[Path]:
     """Each figure as SVG and PNG, for papers, in the folder `<page's name>-figures` beside the page; returns their
-    paths. Pictures of figures that there are no more are removed. Raises MissingRequirementError."""
+    paths. Pictures of figures that there are no more are removed, if `is_ours` says of a figure's name that such a page
+    may have made it. Raises MissingRequirementError."""
     folder = page.with_name(f"{page.stem}-figures")
     written: list[Path] = []
     if not figures and not folder.exists():
@@ -87,7 +93,8 @@ def write_pictures(page: Path, figures: Mapping[str, Figure]) -> list[Path]:
                 replace_bytes(path, content)
                 written.append(path)
         for path in {*folder.glob("*.svg"), *folder.glob("*.png")} - set(written):
-            path.unlink()
+            if is_ours(path.stem):
+                path.unlink()
     except OSError as failure:
         raise MissingRequirementError(f"cannot write {folder}: {failure.strerror}") from failure
     return written

@@ -21,6 +21,8 @@ import numpy as np
 
 CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 4000
+_BLOCKS_AT_ONCE: Final = 1 << 20
+"""Drawn at once, of as many resamples as have so many."""
 _SEED: Final = 20_200_617
 """The same runs give the same interval."""
 _ROUNDING: Final = 1e-9
@@ -130,9 +132,17 @@ def _error_within(values: np.ndarray) -> _Error | None:
     num_blocks = count // length
     if num_blocks < _MIN_BLOCKS:
         return None
-    starts = random.integers(0, count, size=(_RESAMPLES, -(-count // length)))
-    rows = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :count] % count
-    means = np.log(values[rows].mean(axis=1))
+    lengths = np.full(-(-count // length), length)
+    lengths[-1] -= lengths.sum() - count
+    # A block's sum is a difference of two of these, so that long series need no more memory than short ones.
+    until = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values]))])
+    means = np.empty(_RESAMPLES)
+    num_at_once = max(1, _BLOCKS_AT_ONCE // len(lengths))
+    for begin in range(0, _RESAMPLES, num_at_once):
+        drawn = means[begin : begin + num_at_once]
+        starts = random.integers(0, count, size=(len(drawn), len(lengths)))
+        drawn[:] = (until[starts + lengths] - until[starts]).sum(axis=1) / count
+    means = np.log(means)
     return _Error(float(means.std()) * math.sqrt(num_blocks / (num_blocks - 1)), num_blocks - 1)
 
 

@@ -93,9 +93,13 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@cache
 def origin_here() -> Origin:
-    """Of what this process would make."""
+    """Of what this process would make now: its code is what it has imported, and settings may have changed since."""
+    return _origin_at_first()._replace(settings=_settings(environment.settings()))
+
+
+@cache
+def _origin_at_first() -> Origin:
     return origin_of(environment.describe())
 
 

@@ -53,10 +53,11 @@ def runs_frame(directory: Path, runs: Sequence[Mapping[str, Any]]) -> pl.DataFra
 
 
 def rows_of(directory: Path, runs: Sequence[Mapping[str, Any]], table: str) -> Rows:
-    """All rows of that table (testbed.record.frames) of an index' runs, each with its run_id and the dilation, by which
-    its times in wall seconds are to be divided for virtual ones. Raises SpecError where there are runs, and the table
-    of none of them can be read."""
-    frames = [pl.DataFrame(schema={"run_id": pl.String, "dilation": pl.Float64, **FRAMES[table]})]
+    """All rows of that table (testbed.record.frames) of an index' runs, each with its run_id, the run's outcome and the
+    dilation, by which its times in wall seconds are to be divided for virtual ones. Raises SpecError where there are
+    runs, and the table of none of them can be read."""
+    same = {"run_id": pl.String, "outcome": pl.String, "dilation": pl.Float64}
+    frames = [pl.DataFrame(schema={**same, **FRAMES[table]})]
     left_out: list[Problem] = []
     for run in runs:
         try:
@@ -69,5 +70,9 @@ def rows_of(directory: Path, runs: Sequence[Mapping[str, Any]], table: str) -> R
 
 
 def _rows(directory: Path, run: Mapping[str, Any], table: str) -> pl.DataFrame:
-    same = [pl.lit(run["run_id"]).alias("run_id"), pl.lit(run["dilation"], pl.Float64).alias("dilation")]
+    same = [
+        pl.lit(run["run_id"]).alias("run_id"),
+        pl.lit(run["outcome"]).alias("outcome"),
+        pl.lit(run["dilation"], pl.Float64).alias("dilation"),
+    ]
     return load_frame(directory / run["record"], table).select(*same, pl.all())

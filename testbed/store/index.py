@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.record.summary import SCHEMA_VERSION
-from testbed.store.documents import origin, resolved_spec
+from testbed.store.documents import origin, recorded_schema_version, resolved_spec
 
 if TYPE_CHECKING:
     from testbed.record.summary import Summary
 
-INDEX_VERSION: Final = 100 + SCHEMA_VERSION
+INDEX_VERSION: Final = 200 + SCHEMA_VERSION
 """Of the tables below and of the summaries that can be read; an index of another version is made again."""
 _BUSY_TIMEOUT_S: Final = 60.0
 _CHUNK: Final = 500
@@ -87,7 +87,6 @@ _AS_MEASURED: Final = (
     "started_at",
     "outcome",
     "spec_sha256",
-    "schema_version",
     "dilation",
     "compute_time_s",
     "waiting_time_s",
@@ -160,12 +159,12 @@ class Index:
     def refresh(self) -> Refreshed:
         """Read what is new or has changed, forget what is gone. A record that cannot be read becomes a problem, and
         disturbs no other."""
-        present = dict(_stamps(self.directory))
         known = {
             record: stamp
             for table in ("runs", "problems")
             for record, stamp in self._database.execute(f"SELECT record, stamp FROM {table}")  # noqa: S608 (ours)
         }
+        present = dict(_stamps(self.directory))  # afterwards: what another process has read meanwhile is not gone
         gone = [record for record in known if record not in present]
         changed = [record for record, stamp in present.items() if known.get(record) != stamp]
         for begin in range(0, len(changed), _CHUNK):
@@ -180,11 +179,17 @@ class Index:
         return Refreshed(len(changed), len(gone))
 
     def rebuild(self) -> Refreshed:
-        """Forget everything and read every record again."""
+        """Read every record again, then forget everything and remember that: readers see all of the old index or all of
+        the new one. What deletions have left that did not come to their end is removed."""
+        _remove_left(self.directory)
+        present = dict(_stamps(self.directory))
+        rows = [self._row(record) for record in present]
         with _writing(self._database):
             self._database.execute("DELETE FROM runs")
             self._database.execute("DELETE FROM problems")
-        return self.refresh()
+            for row in rows:
+                self._store(row, present)
+        return Refreshed(len(rows), 0)
 
     def problems(self) -> list[Problem]:
         """Directories that look like records and are none, by name."""
@@ -198,7 +203,7 @@ class Index:
 
         Raises SpecError when the condition is none.
         """
-        where = f" WHERE {condition}" if condition else ""
+        where = f" WHERE ({condition}\n)" if condition else ""  # it may end in a comment
         names = ", ".join(_NAMES)
         statement = f"SELECT {names} FROM runs{where} ORDER BY started_at DESC, run_id DESC"  # noqa: S608 (read only)
         return self.query(statement if limit is None else f"{statement} LIMIT {limit}", parameters)[1]
@@ -245,16 +250,23 @@ class Index:
         if record not in dict(_stamps(self.directory)):
             raise SpecError(f"{record}: not a record of {self.directory}")
         # Out of sight first: a reader sees a whole record or none.
-        doomed = path.with_name(f".deleted-{path.name}")
+        doomed = path.with_name(f"{_DELETED}{path.name}")
         try:
             path.rename(doomed)
-            shutil.rmtree(doomed)
         except OSError as error:
             raise MissingRequirementError(f"cannot delete {path}: {error.strerror}") from error
         with _writing(self._database):
             self._forget(record)
+        try:
+            shutil.rmtree(doomed)
+        except OSError as error:
+            raise MissingRequirementError(
+                f"{record} is no record any more, and what is left of it in {doomed} stays: {error.strerror}"
+            ) from error
 
     def _row(self, record: str) -> dict[str, Any] | Problem:
+        if not (self.directory / record).is_dir():
+            return Problem(record, "the directory's name is not UTF-8: rename it")
         try:
             return _row_of(self.directory / record, record)
         except SpecError as error:
@@ -311,6 +323,7 @@ def _writing(database: sqlite3.Connection) -> Iterator[None]:
 
 
 _READ: Final = ("summary.json", "spec.yaml", "environment.json")
+_DELETED: Final = ".deleted-"
 
 
 def _stamps(directory: Path) -> Iterator[tuple[str, str]]:
@@ -321,7 +334,14 @@ def _stamps(directory: Path) -> Iterator[tuple[str, str]]:
                 continue
             stamps = [_stamp(Path(entry.path, name)) for name in _READ]
             if stamps[0] or stamps[1]:
-                yield entry.name, " ".join(stamp or "none" for stamp in stamps)
+                name = os.fsencode(entry.name).decode(errors="backslashreplace")
+                yield name, " ".join(stamp or "none" for stamp in stamps)
+
+
+def _remove_left(directory: Path) -> None:
+    """Of records whose deletion was interrupted; what cannot be removed stays, out of sight."""
+    for left in directory.glob(f"{_DELETED}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _stamp(path: Path) -> str | None:
@@ -347,6 +367,7 @@ def _row_of(path: Path, record: str) -> dict[str, Any]:
         **dict.fromkeys(_NAMES),
         **_requested(spec),
         **_measured(summary),
+        "schema_version": recorded_schema_version(path),
         "commit_id": where.commit,
         "machine": where.machine,
         "record": record,

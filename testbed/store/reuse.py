@@ -38,4 +38,5 @@ def changed_manually(result: "Summary") -> bool:
 def made_otherwise(result: "Summary", here: Origin) -> tuple[str, ...]:
     """In what a result differs from what running its spec here now would make: nothing where it may stand for that."""
     manual = ("links changed manually while it ran",) if changed_manually(result) else ()
-    return (*unlike(Path(result.record), here), *manual)
+    captured = ("packets captured while it ran",) if result.captures else ()
+    return (*unlike(Path(result.record), here), *manual, *captured)

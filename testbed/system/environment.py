@@ -53,11 +53,15 @@ def describe() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": cpu_model(),
         "num_cores": os.cpu_count(),
-        "num_usable_cores": num_usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": os.getloadavg(),
-        "sysctls": {name: _sysctl(name) for name in SYSCTLS},
+        **settings(),
     }
+
+
+def settings() -> dict[str, Any]:
+    """What somebody may change while this process goes on."""
+    return {"num_usable_cores": num_usable_cores(), "sysctls": {name: _sysctl(name) for name in SYSCTLS}}
 
 
 def machine() -> tuple[str, ...]:

@@ -9,12 +9,15 @@ from typing import Final
 
 _PACKAGES: Final = ("switch_agg", "testbed", "transports")
 _SUFFIXES: Final = (".py", ".c", ".h")
+_DATA: Final = "recordings"
+"""Folders whose files decide how long networks compute."""
 
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of everything of the package that can change a result: Python, C and its headers, with their paths; as
-    it was when it was first called in this process, which is when that has just imported what it runs."""
+    """SHA-256 of everything of the package that can change a result: Python, C and its headers, and what was recorded
+    of networks, with their paths; as it was when it was first called in this process, which is when that has just
+    imported what it runs."""
     return _digest()
 
 
@@ -35,7 +38,11 @@ def _digest() -> str:
         assert spec is not None
         for folder in map(Path, spec.submodule_search_locations or ()):
             # Hidden files are what a compiler is being given, and editors' locks.
-            for path in sorted(each for each in folder.rglob("[!.]*.*") if each.suffix in _SUFFIXES):
+            for path in sorted(each for each in folder.rglob("[!.]*.*") if _counts(each)):
                 digest.update(f"{package}/{path.relative_to(folder)}\0".encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _counts(path: Path) -> bool:
+    return path.suffix in _SUFFIXES or path.parent.name == _DATA

@@ -328,8 +328,10 @@ def _slower(reference: str, groups: Mapping[str, _Along]) -> str:
             continue
         shared = [at for at in along if at in groups[reference]]
         surely = [at for at in shared if _surely_slower(along[at], groups[reference][at])]
-        factors = sorted(along[at].time_s / groups[reference][at].time_s for at in surely)
-        ends = dict.fromkeys(number_text.digits(factor) for factor in factors[:1] + factors[-1:])
+        pairs = sorted(((along[at], groups[reference][at]) for at in surely), key=lambda pair: _speedup(*pair).ratio)
+        ends = dict.fromkeys(number_text.digits(_speedup(*pair).ratio) for pair in pairs[:1] + pairs[-1:])
+        if len(pairs) == 1:
+            ends = dict.fromkeys([_times(*pairs[0])])
         if not shared:
             continue
         if not surely:

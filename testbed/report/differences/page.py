@@ -1,15 +1,17 @@
 """A page of compared settings, in one file that opens offline; beside it the same as Markdown, and its figures."""
 
 import os
+import re
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from testbed.errors import MissingRequirementError, SpecError
 from testbed.record.writer import replace_text
 from testbed.report import wording
 from testbed.report.differences import figures
 from testbed.report.differences.markdown import compared_markdown
-from testbed.report.differences.table import HEADERS, PARTS_HEADERS, parts_rows, rows, title
+from testbed.report.differences.table import COMPARED, HEADERS, PARTS_HEADERS, parts_rows, rows, title
 from testbed.report.drawing import write_pictures
 from testbed.report.figures import Figure
 from testbed.report.page import inlined, template
@@ -18,14 +20,24 @@ from testbed.store.compare import Compared
 from testbed.store.differences import CONFIDENCE
 
 _SUFFIX: Final = ".html"
+_OURS: Final = re.compile(r"differences|runs|parts|iterations-\d+")
+"""Figures of such a page, by name."""
 _NUM_ANSWERS: Final = 6
 """Sentences that head the page; the table says more."""
 
 
 def require_page(path: Path) -> None:
-    """Raise SpecError for a name that Markdown beside the page would have, too."""
+    """Raise SpecError for a name that Markdown beside the page would have, too, and where somebody else's Markdown of
+    that name is in the way."""
     if path.suffix != _SUFFIX:
         raise SpecError(f"--page {path}: a page's name ends in {_SUFFIX}")
+    markdown = path.with_suffix(".md")
+    try:
+        first = markdown.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    except OSError:  # there is none; or writing it will say what is wrong
+        return
+    if not first.endswith(COMPARED):
+        raise SpecError(f"--page {path}: {markdown} exists, and is not of such a page; choose another name")
 
 
 def write_compared(compared: Compared, path: Path) -> Path:
@@ -53,14 +65,19 @@ def write_compared(compared: Compared, path: Path) -> Path:
         left_out=figures.num_runs_left_out(compared),
         panels=[(name, setting, run) for name, (setting, run, _) in zip(named, panels, strict=True)],
         num_runs=sum(len(setting.summaries) for setting in compared.settings),
-        report_of=lambda run: os.path.relpath(Path(run.record) / "report.html", path.parent),
+        report_of=lambda run: _link(Path(run.record) / "report.html", path.parent),
         wording=wording,
         **inlined({**drawn, **named}),
     )
     replace_text(path, page)
-    pictures = write_pictures(path, {**drawn, **named})
+    pictures = write_pictures(path, {**drawn, **named}, is_ours=lambda name: _OURS.fullmatch(name) is not None)
     replace_text(path.with_suffix(".md"), compared_markdown(compared, pictures, path.parent))
     return path
+
+
+def _link(report: Path, folder: Path) -> str | None:
+    """From a page in that folder; None where there is no such report."""
+    return quote(os.path.relpath(report, folder)) if report.exists() else None
 
 
 def compared_figures(compared: Compared) -> dict[str, Figure]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from statistics import fmean
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from testbed.record.number_text import time_text
 from testbed.report import wording
@@ -22,10 +22,13 @@ class PartsRow(NamedTuple):
     """Of each part, and of the whole: its time, and by how much that is more than the first setting's."""
 
 
+COMPARED: Final = "settings compared"
+
+
 def title(compared: Compared) -> str:
     """`quickstart: 3 settings compared`."""
     names = dict.fromkeys(summary.name for setting in compared.settings for summary in setting.summaries)
-    return f"{', '.join(names)}: {len(compared.settings)} settings compared"
+    return f"{', '.join(names)}: {len(compared.settings)} {COMPARED}"
 
 
 def marked(setting: Setting) -> str:

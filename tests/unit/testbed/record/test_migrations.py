@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from testbed.record.frames import WAIT_SCHEMA
-from testbed.record.migrations import migrated, with_behind
+from testbed.record.migrations import migrated, with_behind, with_sources
 from testbed.record.reader import load, load_summary
 from testbed.record.summary import SCHEMA_VERSION, Summary
 
@@ -49,6 +49,15 @@ def test_what_an_older_record_says_of_a_valid_run_is_notes(outcome: str, moved: 
     """Of the others it is not known which are."""
     found = migrated({"schema_version": 3, "outcome": outcome, "reasons": ["links changed"]})
     assert (found["reasons"], found.get("notes", [])) == (([], ["links changed"]) if moved else (["links changed"], []))
+
+
+def test_words_of_version_2_are_this_versions() -> None:
+    document = json.loads((RECORDS[0] / "summary.json").read_text())
+    words = json.loads((RECORDS[0].parent / "words_of_version_2.json").read_text())
+    found = Summary.model_validate(migrated({**document, **words}))
+    assert [each.requested for each in found.background] == ["1 Mbit/s"]
+    assert [each.source for each in found.changes] == ["manual"]
+    assert with_sources(pl.DataFrame({"source": ["hand", "trace"]}))["source"].to_list() == ["manual", "trace"]
 
 
 def test_of_older_records_no_wait_is_known_to_be_behind_the_own_thread() -> None:

@@ -1,5 +1,6 @@
 import math
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,20 @@ def test_what_has_no_ratio_is_refused(value: float) -> None:
         difference(runs(1.0, 1.0), runs(1.0, value, start=1))
     with pytest.raises(ValueError, match="without a run"):
         difference([], runs(1.0))
+
+
+def test_a_long_series_needs_no_more_memory_than_a_short_one() -> None:
+    """100 kB an iteration would be 20 GB."""
+    random = np.random.default_rng(1)
+    first, second = (list(1 + 0.01 * random.standard_normal(200_000)) for _ in range(2))
+    tracemalloc.start()
+    found = difference([RunValues("2026-01-01T00:00:00", first)], [RunValues("2026-01-01T00:01:00", second)])
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.9998 < found.low < found.ratio < found.high < 1.0002
+    assert peak_bytes < 100e6
 
 
 def test_a_block_is_as_long_as_neighbours_are_alike() -> None:

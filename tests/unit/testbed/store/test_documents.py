@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import SpecError
-from testbed.store.documents import origin, recorded_schema_version, resolved_spec
+from testbed.store.documents import origin, origin_here, recorded_schema_version, resolved_spec
+from testbed.system import environment
 
 RECORD = Path("tests/records/version_3")
 READERS: dict[str, Callable[[Path], object]] = {
@@ -21,6 +22,13 @@ def test_a_record_says_what_was_requested_and_where_it_ran() -> None:
     assert origin(RECORD).code is None, "it was made before records said so"
     assert recorded_schema_version(RECORD) == 3
     assert recorded_schema_version(RECORD.with_name("version_2")) == 2
+
+
+def test_settings_are_those_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a notebook, say, that somebody changes sysctls under."""
+    before = origin_here()
+    monkeypatch.setattr(environment, "num_usable_cores", lambda: 77)
+    assert before.unlike(origin_here()) == (f"usable cores {before.settings['usable cores']} instead of 77",)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def test_times_of_tables_are_wall_seconds_and_the_dilation_is_beside_them(tmp_pa
         index.refresh()
         write_table(index, tmp_path / "links.csv", table="links", condition="workers = 4")
     frame = pl.read_csv(tmp_path / "links.csv")
-    assert frame.columns[:3] == ["run_id", "dilation", "at_s"]
+    assert frame.columns[:4] == ["run_id", "outcome", "dilation", "at_s"]
+    assert frame["outcome"].unique().to_list() == ["valid"]
     assert frame["dilation"].unique().to_list() == [20.0]
     assert frame["at_s"].to_list() == pl.read_parquet(results / "r3" / "links.parquet")["at_s"].to_list()
 
@@ -63,7 +64,7 @@ def test_a_damaged_table_is_named_and_keeps_no_other_run_from_being_written(tmp_
         assert [problem.record for problem in rows.left_out] == ["r2"]
         assert "links.parquet" in rows.left_out[0].problem
         expected = pl.read_parquet(results / "r3" / "links.parquet")
-        assert pl.read_parquet(file).drop("run_id", "dilation").equals(expected)
+        assert pl.read_parquet(file).drop("run_id", "outcome", "dilation").equals(expected)
         assert write_table(index, file, table="iterations").left_out == []
         file.unlink()
         with pytest.raises(SpecError, match=r"r2/links\.parquet"):

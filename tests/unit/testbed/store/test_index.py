@@ -47,7 +47,9 @@ def test_records_of_every_version_are_in_it_newest_first(index: Index) -> None:
     assert oldest["record"] == "made-a1"
     assert list(oldest) == [column.name for column in COLUMNS]
     assert all(oldest[name] is not None for name in ("machine", "commit_id", "scaling_factor", "utilization_mean"))
+    assert (newest["schema_version"], oldest["schema_version"]) == (2, 3), "as they were written"
     assert index.runs("workers = 2") == [newest]
+    assert [run["run_id"] for run in index.runs("workers > 1 -- all", limit=1)] == ["b2"]
     assert index.runs(limit=1) == [newest]
 
 
@@ -121,6 +123,23 @@ def test_other_directories_are_no_records(index: Index) -> None:
     (index.directory / "notes.txt").write_text("")
     make(index.directory, "hidden").rename(index.directory / ".deleted-hidden")
     assert index.refresh() == (0, 0)
+
+
+def test_a_directory_whose_name_is_no_text_is_named_and_harms_no_other(index: Index) -> None:
+    make(index.directory, "c3").rename(os.fsdecode(os.fsencode(index.directory) + b"/caf\xe9"))
+    index.refresh()
+    assert [(each.record, each.problem) for each in index.problems()] == [
+        (r"caf\xe9", "the directory's name is not UTF-8: rename it")
+    ]
+    assert [run["run_id"] for run in index.runs()] == ["b2", "a1"]
+
+
+def test_what_a_deletion_has_left_that_was_interrupted_goes_with_the_next_rebuild(index: Index) -> None:
+    left = index.directory / ".deleted-made-b2"
+    (index.directory / "made-b2").rename(left)
+    assert index.rebuild() == (1, 0)
+    assert not left.exists()
+    assert [run["run_id"] for run in index.runs()] == ["a1"]
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id_or_record(index: Index) -> None:

@@ -48,6 +48,9 @@ def test_the_same_sources_elsewhere_have_the_same_digest_and_others_have_another
     (tmp_path / "transports" / "channels" / "_tcp" / "tcp.c").write_text("// changed\n")
     changed = digest_in(tmp_path)
     assert changed != here
+    recording = next((tmp_path / "testbed" / "traces" / "recordings").glob("*.json"))
+    recording.write_text(recording.read_text().replace("1", "2"))
+    assert digest_in(tmp_path) not in {here, changed}, "how long a network computes"
     (tmp_path / "transports" / "units.py").write_text("# changed\n")
     assert digest_in(tmp_path) not in {here, changed}
 
