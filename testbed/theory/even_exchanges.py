@@ -3,13 +3,16 @@ what the cost model (`transports/collectives/timing.py`) says where hosts cost n
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import ceil
 from typing import Final, Literal
 
+from transports.collectives.halving_doubling import ANNOUNCED_BYTES, HalvingDoubling
 from transports.collectives.ring import MIN_SEGMENTS, Ring
 from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES
 
 _RING: Final = Ring()
+_HALVING: Final = HalvingDoubling()
 BetweenWorkers = Literal["ring", "halving_doubling"]
 
 
@@ -27,12 +30,20 @@ def ring_s(num_workers: int, size_bytes: float, *, rate_bps: float, latency_s: f
 
 def halving_doubling_s(num_workers: int, size_bytes: float, *, rate_bps: float, latency_s: float) -> float:
     """log2(N) rounds, in each of which half as much as before goes to another worker, and as many back, one after the
-    other. Where N is no power of two, some give all that they have to others first, and get all back."""
+    other. Where N is no power of two, some give all that they have to others first, and get all back. A long round
+    begins when the other worker has said that it is through with the round before, but for a message."""
     num_rounds = num_workers.bit_length() - 1
     shares = [2.0 ** -(number + 1) for number in range(num_rounds)]
-    if num_workers != 1 << num_rounds:
+    folds = num_workers != 1 << num_rounds
+    parts_bytes = [size_bytes * share for share in ([1.0] * folds + shares + shares[::-1])]
+    announced_s = sum(
+        max(0.0, latency_s - 8 * before_bytes / max(2, ceil(before_bytes / _HALVING.segment_bytes)) / rate_bps)
+        for before_bytes, part_bytes in pairwise(parts_bytes)
+        if part_bytes > ANNOUNCED_BYTES
+    )
+    if folds:
         shares.append(1.0)
-    return 2 * (8 * size_bytes * sum(shares) / rate_bps + len(shares) * latency_s)
+    return 2 * (8 * size_bytes * sum(shares) / rate_bps + len(shares) * latency_s) + announced_s
 
 
 EVEN_EXCHANGES: Final[dict[BetweenWorkers, Callable[..., float]]] = {

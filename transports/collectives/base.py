@@ -52,13 +52,13 @@ class Step(NamedTuple):
     """One thing a participant does. A step waits only for earlier steps that overlap its chunk; sends to one peer
     leave in list order, receives from one peer arrive in list order. `reduce` receives and adds into the chunk; `add`
     adds a chunk of the participant's own, `source`, and its peer is the participant. A step with `after` also waits for
-    what writes that chunk: it paces a sender by what came back."""
+    what writes those chunks: it paces a sender by what came back."""
 
     kind: StepKind
     chunk: Chunk
     peer: int
     source: Chunk | None = None
-    after: Chunk | None = None
+    after: tuple[Chunk, ...] = ()
 
 
 def reach(steps: Sequence[Step], buffer: Buffer) -> int:
@@ -70,10 +70,16 @@ def reach(steps: Sequence[Step], buffer: Buffer) -> int:
 def relocated(steps: Sequence[Step], *, start: int, peers: Sequence[int] | None = None) -> list[Step]:
     """A schedule made for a buffer that begins at 0, and for participants that are numbered from 0, where its `output`
     begins at `start` and participant i is called `peers[i]`."""
+
+    def there(chunk: Chunk) -> Chunk:
+        return chunk._replace(start=start + chunk.start) if chunk.buffer == "output" else chunk
+
     return [
         step._replace(
-            chunk=step.chunk._replace(start=start + step.chunk.start) if step.chunk.buffer == "output" else step.chunk,
+            chunk=there(step.chunk),
             peer=step.peer if peers is None else peers[step.peer],
+            source=None if step.source is None else there(step.source),
+            after=tuple(map(there, step.after)),
         )
         for step in steps
     ]

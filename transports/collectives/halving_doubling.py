@@ -3,6 +3,11 @@ it. As few bytes as the ring in 2 log2(N) rounds instead of 2(N-1).
 
 Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur, Rabenseifner, Gropp, IJHPCA 19,
 2005, section 4.5.
+
+A round begins when all of the round before has come, and, if it is long, when the other worker has said the same of its
+own: with messages of two rounds under way, two senders would share a receiver's link, whose queue overflows, and
+connections idle that wait for the other's, more of them in each round. What is said is one element, sent while the last
+message of the round before is still to come, so that it costs nothing where such a message takes longer than the way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +17,8 @@ from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented
 from transports.collectives.schedules.folding import Folding, fold
 from transports.collectives.schedules.segments import parts
 
+ANNOUNCED_BYTES: Final = 512 * 1024
+"""Of an exchange: with more, a worker sends only when the other has said that it is through with the round before."""
 MIN_SEGMENTS: Final = 2
 """So many messages in each exchange, if they are not too short: the first half is added while the second comes."""
 
@@ -49,24 +56,27 @@ class HalvingDoubling(Segmented):
                 (folding.members[position], chunk(sent), chunk(kept))
                 for position, sent, kept in _halving(folding.position, size)
             ]
-            came: Chunk | None = None
-            for peer, sent, kept in rounds:
-                yield from self._turn("reduce", peer, sent, kept, came, element_bytes)
-                came = kept
-            for peer, sent, kept in reversed(rounds):
-                yield from self._turn("receive", peer, kept, sent, came, element_bytes)
-                came = sent
+            turns: list[tuple[StepKind, int, Chunk, Chunk]] = [
+                *(("reduce", peer, sent, kept) for peer, sent, kept in rounds),
+                *(("receive", peer, kept, sent) for peer, sent, kept in reversed(rounds)),
+            ]
+            # What came last, in messages: of those that others have folded into, all; of the others nothing.
+            came = [Chunk("output", *each) for each in everything] if folding.partner is not None else []
+            announces = len(folding.members) < folding.num_workers
+            for number, (kind, peer, sent, received) in enumerate(turns):
+                longest_bytes = element_bytes * max(sent.count, received.count)  # the same for both
+                ready = [Chunk("scratch", 2 * number + each, 1) for each in range(2)]
+                after = tuple(came)
+                if (number or announces) and longest_bytes > ANNOUNCED_BYTES:
+                    yield Step("send", ready[0], peer, after=tuple(came[:-1]))
+                    yield Step("receive", ready[1], peer)
+                    after = (*came, ready[1])
+                for start, count in self.segments(sent.start, sent.count, element_bytes, MIN_SEGMENTS):
+                    yield Step("send", Chunk("output", start, count), peer, after=after)
+                segments = self.segments(received.start, received.count, element_bytes, MIN_SEGMENTS)
+                came = [Chunk("output", *each) for each in segments]
+                yield from (Step(kind, chunk, peer) for chunk in came)
         yield from folding.spread(everything)
-
-    def _turn(
-        self, kind: StepKind, peer: int, sent: Chunk, received: Chunk, came: Chunk | None, element_bytes: int
-    ) -> Iterator[Step]:
-        """One round, which begins when all of the round before it `came`: with messages of two rounds under way, two
-        senders would share a receiver's link, whose queue overflows, and connections idle that wait for the other's."""
-        for start, count in self.segments(sent.start, sent.count, element_bytes, MIN_SEGMENTS):
-            yield Step("send", Chunk("output", start, count), peer, after=came)
-        for start, count in self.segments(received.start, received.count, element_bytes, MIN_SEGMENTS):
-            yield Step(kind, Chunk("output", start, count), peer)
 
 
 def _halving(position: int, size: int) -> list[tuple[int, range, range]]:

@@ -139,7 +139,7 @@ def _work_pipelined(
             answered = chunks[position - num_ahead] if position >= num_ahead else None
             if answered:
                 yield Step("receive", answered, servers[number])
-            yield Step("send", chunk, servers[number], after=answered)
+            yield Step("send", chunk, servers[number], after=(answered,) if answered else ())
         yield from (Step("receive", chunk, servers[number]) for chunk in chunks[-num_ahead:])
 
 

@@ -31,7 +31,7 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
     """Read-after-write, write-after-read and write-after-write on overlapping chunks, and the order per peer."""
     boundaries: dict[str, list[int]] = {}
     for step in steps:
-        for chunk in (step.chunk, step.source, step.after):
+        for chunk in (step.chunk, step.source, *step.after):
             if chunk is not None:
                 boundaries.setdefault(chunk.buffer, []).extend((chunk.start, chunk.start + chunk.count))
     cuts = {buffer: sorted(set(positions)) for buffer, positions in boundaries.items()}
@@ -50,9 +50,8 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
                 before.add(writers[piece])
             readers.setdefault(piece, []).append(index)
         # What comes after others does not read them: who writes there next need not wait for it.
-        for piece in _pieces(step.after, cuts) if step.after is not None else ():
-            if piece in writers:
-                before.add(writers[piece])
+        for chunk in step.after:
+            before.update(writers[piece] for piece in _pieces(chunk, cuts) if piece in writers)
         if step.kind != "send":
             for piece in _pieces(step.chunk, cuts):
                 if piece in writers:

@@ -19,6 +19,8 @@ class Folding:
     """The workers that take part: a power of two of them."""
     position: int | None
     """This worker's place among them; None: another one takes part for it."""
+    num_workers: int
+    """With those that do not."""
     partner: int | None
     """The worker that this one takes part for, or that takes part for this one."""
 
@@ -40,4 +42,9 @@ def fold(num_workers: int, worker: int) -> Folding:
     num_folded = num_workers - (1 << (num_workers.bit_length() - 1))
     members = (*range(1, 2 * num_folded, 2), *range(2 * num_folded, num_workers))
     partner = worker ^ 1 if worker < 2 * num_folded else None
-    return Folding(members=members, position=members.index(worker) if worker in members else None, partner=partner)
+    return Folding(
+        members=members,
+        position=members.index(worker) if worker in members else None,
+        num_workers=num_workers,
+        partner=partner,
+    )

@@ -41,3 +41,41 @@ def test_a_long_one_is_near_the_bound() -> None:
         collective, "all_reduce", world, 6_250_000, 4, alpha_s=1e-4, beta_s_per_byte=8e-9, gamma_s_per_byte=0.2e-9
     )
     assert taken_s < 1.06 * bound_s("all_reduce", world=world, size_bytes=25_000_000, goodput_bps=1e9)
+
+
+@pytest.mark.parametrize("num_workers", [4, 6, 8])
+def test_a_long_round_begins_when_the_other_has_said_that_it_is_through_with_the_one_before(num_workers: int) -> None:
+    """So that nobody is sent to by two, whoever is late."""
+    collective, size_bytes = HalvingDoubling(), 64 << 20
+    world = collective.world(num_workers)
+    for worker in range(num_workers):
+        steps = collective.schedule("all_reduce", world, worker, size_bytes // 4, element_bytes=4)
+        peers = list(dict.fromkeys(step.peer for step in steps if step.chunk.buffer == "scratch"))
+        said = {step.chunk: step.peer for step in steps if step.kind == "receive" and step.chunk.buffer == "scratch"}
+        waiting = [step for step in steps if any(each in said for each in step.after)]
+        assert all(said[each] == step.peer for step in waiting for each in step.after if each in said)
+        if num_workers == 6 and worker in (0, 2):
+            assert not peers, "others take part for these"
+        else:
+            assert {step.peer for step in waiting} == set(peers)
+            assert all(step.kind == "send" and step.chunk.buffer == "output" for step in waiting)
+
+
+def test_what_is_said_costs_nothing_where_a_message_takes_longer_than_the_way() -> None:
+    collective, world, size_bytes = HalvingDoubling(), HalvingDoubling().world(8), 64 << 20
+
+    def taken_s(alpha_s: float) -> float:
+        return alpha_beta_time_s(
+            collective, "all_reduce", world, size_bytes // 4, 4, alpha_s=alpha_s, beta_s_per_byte=8e-9
+        )
+
+    bytes_s = 2 * 7 / 8 * size_bytes * 8e-9
+    assert taken_s(1e-3) == pytest.approx(bytes_s + 6 * 1e-3, rel=1e-3)
+    message_s = 512 * 1024 * 8e-9
+    assert taken_s(10e-3) == pytest.approx(bytes_s + 6 * 10e-3 + 5 * (10e-3 - message_s), rel=1e-3)
+
+
+def test_short_rounds_are_not_announced() -> None:
+    collective = HalvingDoubling()
+    steps = collective.schedule("all_reduce", collective.world(8), 3, 1 << 18, element_bytes=4)
+    assert not any(step.chunk.buffer == "scratch" for step in steps)

@@ -40,14 +40,14 @@ def under_way(collective: ParameterServer, num_workers: int) -> int:
     """The most messages that a worker has sent to its server without having an answer, if all answers come at once."""
     steps = collective.schedule("all_reduce", collective.world(num_workers), 0, SIZE_BYTES // 4, element_bytes=4)
     waits_for = [step.after for step in steps if step.kind == "send"]
-    return waits_for.index(next(after for after in waits_for if after is not None))
+    return waits_for.index(next(after for after in waits_for if after))
 
 
 def test_a_pipelined_worker_waits_for_answers_so_that_none_runs_ahead_of_the_others() -> None:
     assert under_way(ParameterServer(pipelined=True), 8) == 4
     assert under_way(ParameterServer(pipelined=True), 2) == 9  # 512 KiB of messages of 31,250 B, of two workers
     steps = ParameterServer().schedule("all_reduce", ParameterServer().world(2), 0, SIZE_BYTES // 4, element_bytes=4)
-    assert all(step.after is None for step in steps)
+    assert not any(step.after for step in steps)
 
 
 def test_on_long_links_more_is_under_way() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from testbed.theory.even_exchanges import halving_doubling_s
 from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
 from testbed.theory.simulation.transfers import TaskGraph
 from tests.unit.testbed.theory.simulation.networks import RATE_BPS, network
@@ -53,9 +54,18 @@ def test_segments_of_a_ring_hide_latency(num_workers: int) -> None:
 @pytest.mark.parametrize("num_workers", [2, 4, 8, 16])
 @pytest.mark.parametrize("delay_s", [0.0, 1e-3])
 def test_halving_doubling_in_rounds(num_workers: int, delay_s: float) -> None:
-    size_bytes = 1_600_000
+    size_bytes = 800_000  # no round so long that it is announced
     expected_s = 2 * ((num_workers - 1) / num_workers * size_bytes / BYTES_PER_S + log2(num_workers) * 2 * delay_s)
     found_s = simulated_s("halving_doubling", num_workers, size_bytes, delay_s=delay_s)
+    assert found_s == pytest.approx(expected_s, rel=CLOSE)
+
+
+@pytest.mark.parametrize("num_workers", [4, 8, 16])
+@pytest.mark.parametrize("delay_s", [0.0, 1e-3, 20e-3])
+def test_halving_doubling_in_rounds_that_are_announced(num_workers: int, delay_s: float) -> None:
+    size_bytes = 64 << 20
+    found_s = simulated_s("halving_doubling", num_workers, size_bytes, delay_s=delay_s)
+    expected_s = halving_doubling_s(num_workers, size_bytes, rate_bps=RATE_BPS, latency_s=2 * delay_s)
     assert found_s == pytest.approx(expected_s, rel=CLOSE)
 
 

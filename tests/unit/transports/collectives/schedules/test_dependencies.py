@@ -21,8 +21,8 @@ def test_a_send_waits_for_the_reduce_that_makes_its_values() -> None:
 
 
 def test_a_send_waits_for_what_it_is_to_come_after() -> None:
-    paced = send(4, 4)._replace(after=Chunk("output", 0, 4))
-    assert dependencies([receive(0, 4), paced]).successors == ((1,), ())
+    paced = send(4, 4)._replace(after=(Chunk("output", 0, 4), Chunk("output", 8, 4)))
+    assert dependencies([receive(0, 4), receive(8, 4), paced]).successors == ((2,), (2,), ())
     assert dependencies([paced, receive(0, 4)]).num_predecessors == (0, 0)  # it does not read them
 
 
