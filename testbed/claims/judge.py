@@ -46,6 +46,8 @@ class PointValue(NamedTuple):
     """Where it lies on the claim's other axis; None: it has none."""
     measured: float | None
     model: float | None
+    reservation: str = ""
+    """Why its number stands with a reservation, or not at all; empty: it stands."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +146,7 @@ def values_at(claim: Claim, points: Sequence[Point]) -> list[PointValue]:
             over=_or_none(over, point.numbers),
             measured=_or_none(claim.of, point.numbers),
             model=_or_none(claim.model, point.numbers),
+            reservation="; ".join([*([] if point.outcome == "valid" else [point.outcome]), *point.unlike]),
         )
         for point in points
     ]

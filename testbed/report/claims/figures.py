@@ -1,13 +1,14 @@
-"""A figure for each claim: the model dashed or as strokes, what was emulated as filled marks, the paper's hollow."""
+"""A figure for each claim: the model dashed or as strokes, what was emulated as filled marks, hollow ones where it
+stands with a reservation, the paper's as hollow diamonds."""
 
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from testbed.claims.judge import Judgement
+from testbed.claims.judge import Judgement, PointValue
 from testbed.claims.wording import is_time
 from testbed.experiment.claims import PaperSays
-from testbed.report.figures import BLUE, GREY, PALETTE, RED, Axis, Figure, Line, Marks, Number, Series, rounded
+from testbed.report.figures import AMBER, BLUE, GREY, PALETTE, RED, Axis, Figure, Line, Marks, Number, Series, rounded
 
 _WIDE: Final = 20
 """Places that are so many times apart lie on a logarithmic axis."""
@@ -42,12 +43,13 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     if claim.model is not None:
         series.append(_model("model", GREY, places, modelled, one_curve=numeric, readout=False))
     texts = [
-        "\n".join([point.text, f"emulated {value:.4g}{f' {unit}' if unit else ''}", *_model_text(model, unit)])
+        "\n".join([point.text, _emulated_text(point, value, unit), *_model_text(model, unit)])
         for (_, point), value, model in zip(placed, measured, modelled, strict=True)
         if value is not None
     ]
-    color = BLUE if judgement.holds else RED
-    series.append(Marks(name="emulated", color=color, x=places, y=measured, hover=texts))
+    color = BLUE if judgement.holds else AMBER if judgement.state == "not judged" else RED
+    hollow = _hollow([point for _, point in placed])
+    series.append(Marks(name="emulated", color=color, x=places, y=measured, hover=texts, hollow=hollow))
     if numeric and claim.paper is not None:
         series += _read_off(claim.paper, "paper", color, scale)
     over = next(iter(claim.take.formulas()), None)
@@ -75,6 +77,20 @@ def _model(
     if one_curve and len(set(places)) == len(places):
         return Line(name=name, color=color, x=places, y=values, dash="dash", readout=readout)
     return Marks(name=name, color=color, x=places, y=values, shape="stroke", size=26, hollow=True)
+
+
+def _emulated_text(point: PointValue, value: float, unit: str) -> str:
+    return f"emulated {value:.4g}{f' {unit}' if unit else ''}{_reserved(point)}"
+
+
+def _reserved(point: PointValue) -> str:
+    return f" ({point.reservation})" if point.reservation else ""
+
+
+def _hollow(points: Sequence[PointValue]) -> list[bool] | bool:
+    """Those whose numbers stand with a reservation."""
+    each = [bool(point.reservation) for point in points]
+    return each if any(each) else False
 
 
 def _model_text(value: Number, unit: str) -> list[str]:
@@ -113,10 +129,10 @@ def _series(judgement: Judgement, color: str) -> Iterator[Line | Marks]:
     emulated = [_scaled(point.measured, 1.0) for point in known]
     yield _model(f"{name}, model", color, places, model)
     texts = [
-        "" if value is None else f"{name}, emulated\n{point.text}\n{value:.4g}"
+        "" if value is None else f"{name}, emulated{_reserved(point)}\n{point.text}\n{value:.4g}"
         for point, value in zip(known, emulated, strict=True)
     ]
-    yield Marks(name=f"{name}, emulated", color=color, x=places, y=emulated, hover=texts)
+    yield Marks(name=f"{name}, emulated", color=color, x=places, y=emulated, hover=texts, hollow=_hollow(known))
     if judgement.claim.paper is not None:
         yield from _read_off(judgement.claim.paper, f"{name}, paper", color, 1.0)
 

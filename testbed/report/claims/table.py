@@ -31,6 +31,8 @@ class ClaimRow(NamedTuple):
     emulated: str
     state: str
     reason: str
+    says: PaperSays | None
+    """What the paper says, as plain data."""
 
 
 def claim_rows(
@@ -48,13 +50,14 @@ def claim_rows(
             value_text(judgement.measured, claim.unit),
             judgement.state,
             judgement.reason,
+            claim.paper,
         )
     for claim in left_out:
-        yield ClaimRow(claim.feature, claim.name, paper_text(claim.paper), "", "", NOT_QUICK, "")
+        yield ClaimRow(claim.feature, claim.name, paper_text(claim.paper), "", "", NOT_QUICK, "", claim.paper)
     for each in paper.elsewhere if paper else ():
-        yield ClaimRow(each.feature, each.name, paper_text(each.paper), "", "", "elsewhere", each.command)
+        yield ClaimRow(each.feature, each.name, paper_text(each.paper), "", "", "elsewhere", each.command, each.paper)
     for out in paper.out_of_reach if paper else ():
-        yield ClaimRow(out.feature, out.name, paper_text(out.paper), "", "", "out of reach", out.reason)
+        yield ClaimRow(out.feature, out.name, paper_text(out.paper), "", "", "out of reach", out.reason, out.paper)
 
 
 def paper_text(says: PaperSays | None) -> str:
@@ -82,7 +85,16 @@ def claims_json(
         "holds": all(judgement.holds for judgement in judgements),
         "claims": [
             *(_claim_json(judgement) for judgement in judgements),
-            *({"name": row.name, "feature": row.feature, "state": row.state, "reason": row.reason} for row in not_run),
+            *(
+                {
+                    "name": row.name,
+                    "feature": row.feature,
+                    "paper": row.says.model_dump() if row.says else None,
+                    "state": row.state,
+                    "reason": row.reason,
+                }
+                for row in not_run
+            ),
         ],
     }
 

@@ -123,3 +123,24 @@ def test_only_seconds_are_drawn_in_milliseconds() -> None:
         emulated = figure.series[-1]
         assert isinstance(emulated, Marks)
         assert emulated.y == [0.08 * scale, 0.98 * scale]
+
+
+def test_a_point_that_stands_with_a_reservation_is_hollow_and_says_why() -> None:
+    points = (PointValue("100", 100.0, 0.98, 0.99), PointValue("1", 1.0, 0.08, 0.1, "degraded"))
+    figure = claim_figure(replace(compared("A"), points=points))
+    assert figure is not None
+    emulated = next(each for each in figure.series if each.name == "emulated")
+    assert isinstance(emulated, Marks)
+    assert list(zip(emulated.x, emulated.hollow_each, strict=True)) == [(1.0, True), (100.0, False)]
+    assert emulated.hover[0].splitlines()[1].endswith("(degraded)")
+    colors = {
+        state: _color(replace(compared("A"), state=state)) for state in ("holds", "degraded", "not judged", "fails")
+    }
+    assert colors["holds"] == colors["degraded"] == emulated.color
+    assert len(set(colors.values())) == 3
+
+
+def _color(judged: Judgement) -> str:
+    figure = claim_figure(judged)
+    assert figure is not None
+    return next(each.color for each in figure.series if each.name == "emulated")

@@ -66,7 +66,8 @@ def test_json_says_whether_all_hold() -> None:
     document = json.loads(json.dumps(claims_json("x", None, [judgement(state="holds"), judgement("b", "not judged")])))
     assert not document["holds"]
     assert [claim["state"] for claim in document["claims"]] == ["holds", "not judged"]
-    assert document["claims"][0]["points"][1] == {"text": "workers=4", "over": 4.0, "measured": None, "model": 0.4}
+    point = {"text": "workers=4", "over": 4.0, "measured": None, "model": 0.4, "reservation": ""}
+    assert document["claims"][0]["points"][1] == point
 
 
 def test_json_of_a_place_that_is_never_reached_is_json(tmp_path: Path) -> None:
