@@ -77,6 +77,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/verdict/facts.py": "tests/unit/testbed/verdict/test_summarize.py",
     "testbed/store/metrics.py": "tests/unit/testbed/store/test_compare.py",
     "testbed/worker/allreduce.py": "tests/end_to_end/test_in_network.py",
+    "testbed/worker/gradient_hook.py": "tests/unit/testbed/experiment/workloads/test_training.py",
     "testbed/worker/parameter_server.py": "tests/integration/test_servers.py",
     "testbed/worker/replay.py": "tests/end_to_end/test_training.py",
     "testbed/worker/synchronisers.py": "tests/end_to_end/test_training.py",

@@ -4,18 +4,18 @@ Both stacks (the testbed's group and gloo) are driven by the same hook, so that 
 gradient of an iteration is handed over means the same for both.
 """
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from testbed.worker.compute_pacer import ComputePacer
+from testbed.worker.hand_over import HandOver
 from transports.execution.gradients import GradientCompression
 from transports.execution.trace import OperationTrace
 from transports.torch_backend.ddp_hook import reduce_bucket
@@ -110,67 +110,6 @@ class GradientCheck:
         return worst
 
 
-class HandOver:
-    """Hands buckets over when they are due, one after the other, on a thread of its own: whoever fills them goes on
-    with the next meanwhile, so that filling takes none of the next one's time.
-
-    The thread moves gradients, and begins with this object, before such threads are given their priority.
-    """
-
-    def __init__(self, pacer: ComputePacer) -> None:
-        self._pacer = pacer
-        self._filled: queue.SimpleQueue[_Filled] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="hand-over", daemon=True).start()
-
-    def when_due(
-        self, parameters: Sequence[torch.Tensor], start: Callable[[], torch.futures.Future[Any]]
-    ) -> torch.futures.Future[torch.Tensor]:
-        """Calls `start` when backward is due to have made the gradients of these parameters; completes, and fails, as
-        what it returns."""
-        ended: torch.futures.Future[_Ended] = torch.futures.Future()
-        self._filled.put(_Filled(parameters, start, ended))
-        # In a callback of a future, since autograd sees no other errors.
-        return ended.then(_value)
-
-    def _run(self) -> None:
-        while True:
-            parameters, start, ended = self._filled.get()
-            try:
-                self._pacer.hand_over(parameters)
-                begun = start()
-            except Exception as error:  # noqa: BLE001 (raised where the bucket is waited for)
-                ended.set_result(_Ended(None, error))
-            else:
-                begun.add_done_callback(partial(_pass_on, ended))
-
-
-class _Ended(NamedTuple):
-    future: torch.futures.Future[Any] | None
-    error: Exception | None
-
-    def value(self) -> torch.Tensor:
-        """Raises what went wrong."""
-        if self.error is not None:
-            raise self.error
-        assert self.future is not None, "one or the other"
-        value: torch.Tensor = self.future.value()
-        return value
-
-
-def _pass_on(ended: torch.futures.Future[_Ended], future: torch.futures.Future[Any]) -> None:
-    ended.set_result(_Ended(future, None))
-
-
-def _value(future: torch.futures.Future[_Ended]) -> torch.Tensor:
-    return future.value().value()
-
-
-class _Filled(NamedTuple):
-    parameters: Sequence[torch.Tensor]
-    start: Callable[[], torch.futures.Future[Any]]
-    ended: torch.futures.Future[_Ended]
-
-
 class GradientHook:
     """A DistributedDataParallel communication hook that does what DistributedDataParallel does without one.
 
@@ -191,11 +130,10 @@ class GradientHook:
     ) -> None:
         self._group = group
         self._recorder = recorder
-        self._pacer = pacer
         self._group_traces = group_traces
         self._compression = compression
         self._check = check
-        self._ahead = HandOver(pacer) if pacer.has_schedule else None
+        self._hand_over = HandOver(pacer)
 
     def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """All-reduce the mean, compressed if so configured; completes with the bucket's buffer.
@@ -215,10 +153,7 @@ class GradientHook:
     def _handed_over(
         self, bucket: GradBucket, start: Callable[[], torch.futures.Future[torch.Tensor]]
     ) -> torch.futures.Future[torch.Tensor]:
-        if self._ahead is not None:
-            return self._ahead.when_due(bucket.parameters(), start)
-        self._pacer.hand_over(bucket.parameters())
-        return start()
+        return self._hand_over.started_when_due(bucket.parameters(), start)
 
     def _start_compressed(
         self, compression: GradientCompression, bucket: GradBucket

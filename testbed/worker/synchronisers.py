@@ -20,6 +20,7 @@ from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck, GradientHook
+from testbed.worker.hand_over import HandOver
 from testbed.worker.task import Task
 from transports.collectives.base import COLLECTIVES
 from transports.execution.asynchronous import AsynchronousWorker, push_pull_trace
@@ -104,12 +105,16 @@ class Parallel(Alone):
 class Engine(Alone):
     """Our engine, where all gradients are waited for after backward."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, engine: GradientEngine) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, engine: GradientEngine, hand_over: HandOver
+    ) -> None:
         super().__init__(model, optimizer)
         self._engine = engine
+        self._hand_over = hand_over
 
     def after_backward(self) -> None:
         """Of the last layers first, while the first ones' are under way."""
+        self._hand_over.wait()
         self._engine.finish()
 
 
@@ -118,10 +123,11 @@ class Overlapped(Synchroniser):
 
     trails = True
 
-    def __init__(self, model: nn.Module, optimizer: OverlappedOptimizer, stalls: "Stalls") -> None:
+    def __init__(self, model: nn.Module, optimizer: OverlappedOptimizer, stalls: "Stalls", hand_over: HandOver) -> None:
         self._model = model
         self._optimizer = optimizer
         self._stalls = stalls
+        self._hand_over = hand_over
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Layer by layer, as their gradients come in."""
@@ -131,7 +137,8 @@ class Overlapped(Synchroniser):
         return output
 
     def after_backward(self) -> None:
-        """The next forward pass does."""
+        """Of no layer: the next forward pass does."""
+        self._hand_over.wait()
 
     def step(self) -> None:
         """The next forward pass does."""
@@ -370,9 +377,14 @@ def by_gradients(situation: Situation) -> Synchroniser:
     layers = [parameters[start:stop] for start, stop in layers_of([tuple(each.shape) for each in parameters])]
     stalls = Stalls(pacer, layers)
 
-    def before_ready(layer: int) -> None:
-        pacer.hand_over(layers[layer])
-        recorder.ready()
+    hand_over = HandOver(pacer)
+
+    def handed_over(layer: int, ready: Callable[[], None]) -> None:
+        def due() -> None:
+            recorder.ready()
+            ready()
+
+        hand_over.call_when_due(layers[layer], due)
 
     engine = GradientEngine(
         parameters,
@@ -380,9 +392,9 @@ def by_gradients(situation: Situation) -> Synchroniser:
         fusion.order(buckets),
         compression=situation.compression,
         on_trace=recorder.completed,
-        before_ready=before_ready,
+        hand_over=handed_over,
         around_wait=stalls.around,
     )
     if engine.hides_behind_forward:
-        return Overlapped(model, OverlappedOptimizer(model, engine, task.optimizer), stalls)
-    return Engine(model, task.optimizer(parameters), engine)
+        return Overlapped(model, OverlappedOptimizer(model, engine, task.optimizer), stalls, hand_over)
+    return Engine(model, task.optimizer(parameters), engine, hand_over)

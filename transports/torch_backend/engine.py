@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +48,8 @@ from transports.torch_backend.process_group import TestbedProcessGroup
 _LOOK_AGAIN_S: Final = 0.005
 """Where no item is ready everywhere, for so long a member waits for one of its own before it asks again."""
 
+HandOver = Callable[[int, Callable[[], None]], None]
+"""Given a layer, and what hands its gradient over."""
 Waiting = Callable[[int], AbstractContextManager[object]]
 """Given the layer."""
 
@@ -63,15 +66,15 @@ class GradientEngine:
         *,
         compression: GradientCompression | None = None,
         on_trace: Callable[[OperationTrace], None] | None = None,
-        before_ready: Callable[[int], None] | None = None,
+        hand_over: HandOver | None = None,
         around_wait: Waiting = nullcontext,
     ) -> None:
         """Take over the gradients of a model's parameters, given in the order of registration.
 
-        `on_trace` is called on the communication thread for every reduction; `before_ready`, with the layer's number,
-        when a layer's gradient is there, before it is handed over; `around_wait`, likewise, gives what is entered while
-        the caller waits for a layer.
-        Raises OptionError for a group, or parameters, that it cannot serve.
+        `on_trace` is called on the communication thread for every reduction; `hand_over` gets the number of each layer
+        whose gradient is there, and what hands it over: it calls that when it likes, on whatever thread, layer after
+        layer as it got them. `around_wait`, given a layer's number, gives what is entered while the caller waits for
+        it. Raises OptionError for a group, or parameters, that it cannot serve.
         """
         if not isinstance(group, TestbedProcessGroup):
             raise OptionError(f"gradients are ordered on the backend `testbed`; this group is {group.name()}")
@@ -83,7 +86,7 @@ class GradientEngine:
         self._order = order
         self._compression = compression
         self._on_trace = on_trace
-        self._before_ready = before_ready
+        self._hand_over = hand_over or _at_once
         self._around_wait = around_wait
         self._parameters = list(parameters)
         borders = layers_of([tuple(parameter.shape) for parameter in parameters])
@@ -203,11 +206,16 @@ class GradientEngine:
         parameter.grad = None
         self._gradients_missing[layer] -= 1
         if not self._gradients_missing[layer]:
+            self._hand_over(layer, partial(self._handed_over, layer))
+
+    def _handed_over(self, layer: int) -> None:
+        try:
             self._layer_ready(layer)
+        except Exception as error:
+            self._job_ended(error)  # whoever waits for a layer hears of it, whatever thread this is
+            raise
 
     def _layer_ready(self, layer: int) -> None:
-        if self._before_ready is not None:
-            self._before_ready(layer)
         for number in self._items_of[layer]:
             self._layers_missing[number] -= 1
             if not self._layers_missing[number]:
@@ -303,6 +311,10 @@ class GradientEngine:
             with self._changed:
                 self._error = self._error or error
                 self._changed.notify_all()
+
+
+def _at_once(_: int, ready: Callable[[], None]) -> None:
+    ready()
 
 
 class OverlappedOptimizer:

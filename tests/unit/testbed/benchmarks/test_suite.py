@@ -43,4 +43,12 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Pa
 
 def test_the_set_has_every_part() -> None:
     image = [] if containers.missing() else ["containers"]
-    assert list(every_part()) == ["links", "transports", "the aggregating switch", "training", "hosts", "around a run", *image]
+    assert list(every_part()) == [
+        "links",
+        "transports",
+        "the aggregating switch",
+        "training",
+        "hosts",
+        "around a run",
+        *image,
+    ]

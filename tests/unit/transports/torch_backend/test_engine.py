@@ -85,7 +85,7 @@ def _train(rank: Rank, options: dict[str, Any] | None, lag_s: float = 0.0) -> di
             group,
             _order(options, counts),
             on_trace=lambda each: trace.append((each.sequence, each.size_bytes)),
-            before_ready=lambda _: time.sleep(lag_s if rank.rank == 0 else 0.0),
+            hand_over=lambda _, ready: (time.sleep(lag_s if rank.rank == 0 else 0.0), ready())[-1],
         )
     overlapped = OverlappedOptimizer(model, engine, make) if engine and engine.hides_behind_forward else None
     whole = None if overlapped else make(parameters)
