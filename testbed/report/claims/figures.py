@@ -111,19 +111,19 @@ def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
     if not joint:
         return None
     (looked_at, over), group = max(joint, key=lambda item: (any(map(_has_points, item[1])), len(item[1])))
-    series = [
-        each for judgement, color in zip(group, itertools.cycle(PALETTE[:-1])) for each in _series(judgement, color)
-    ]
+    names = [judgement.claim.name for judgement in group]
+    short = [name.partition(":")[0] for name in names]
+    colored = zip(group, short if len(set(short)) == len(short) else names, itertools.cycle(PALETTE[:-1]))
+    series = [each for judgement, name, color in colored for each in _series(judgement, name, color)]
     places = sorted({place for each in series for place in each.x})
     wide = min(places) > 0 and max(places) / min(places) >= _WIDE
     axis = Axis(title=over, log=True, ticks={place: f"{place:g}" for place in places}) if wide else Axis(title=over)
     return Figure(title=looked_at, height=320, x=axis, y=Axis(title=looked_at, zero=True), series=series)
 
 
-def _series(judgement: Judgement, color: str) -> Iterator[Line | Marks]:
+def _series(judgement: Judgement, name: str, color: str) -> Iterator[Line | Marks]:
     """Three kinds that are never drawn alike."""
     known = sorted((point for point in judgement.points if point.over is not None), key=lambda point: point.over or 0)
-    name, _, _ = judgement.claim.name.partition(":")
     places = [point.over or 0.0 for point in known]
     model = [_scaled(point.model, 1.0) for point in known]
     emulated = [_scaled(point.measured, 1.0) for point in known]

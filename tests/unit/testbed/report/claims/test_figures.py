@@ -125,6 +125,14 @@ def test_only_seconds_are_drawn_in_milliseconds() -> None:
         assert emulated.y == [0.08 * scale, 0.98 * scale]
 
 
+def test_claims_that_begin_alike_have_their_whole_names() -> None:
+    figure = joint_figure([compared("A: x"), compared("A: y")])
+    assert figure is not None
+    assert [series.name for series in figure.series] == [
+        "A: x, model", "A: x, emulated", "A: y, model", "A: y, emulated",
+    ]  # fmt: skip
+
+
 def test_a_point_that_stands_with_a_reservation_is_hollow_and_says_why() -> None:
     points = (PointValue("100", 100.0, 0.98, 0.99), PointValue("1", 1.0, 0.08, 0.1, "degraded"))
     figure = claim_figure(replace(compared("A"), points=points))
