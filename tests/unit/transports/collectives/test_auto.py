@@ -35,8 +35,8 @@ def test_a_long_way_makes_rounds_dear() -> None:
 
 def test_far_away_connections_begin_slowly() -> None:
     """25 MB at 1 Gbit/s and a round-trip time of 10 ms, idle before, measured with TCP cubic on 2026-11-23: the ring
-    took 0.379 s, all_to_all 0.368 s and 0.418 s. (halving_doubling took 0.46 to 0.52 s, which is not in the model: two
-    connections at a time share each link unevenly.)"""
+    took 0.379 s, all_to_all 0.368 s and 0.418 s. (halving_doubling took 0.46 to 0.52 s before its
+    long rounds were announced, decision 131.)"""
     far = Auto().with_network_info(NetworkInfo(latency_s=5e-3, rate_bps=956e6))
     world = far.world(4)
     assert far.cost_s("ring", world, 25_000_000) == pytest.approx(0.379, rel=0.05)
