@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Final, Literal
 
-from transports.collectives.halving_doubling import ANNOUNCED_BYTES, HalvingDoubling
+from transports.collectives.halving_doubling import ANNOUNCED_BYTES, ANNOUNCED_FOLDED_BYTES, HalvingDoubling
 from transports.collectives.ring import MIN_SEGMENTS, Ring
 from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES
 
@@ -38,8 +38,9 @@ def halving_doubling_s(num_workers: int, size_bytes: float, *, rate_bps: float, 
     parts_bytes = [size_bytes * share for share in ([1.0] * folds + shares + shares[::-1])]
     announced_s = sum(
         max(0.0, latency_s - 8 * before_bytes / max(2, ceil(before_bytes / _HALVING.segment_bytes)) / rate_bps)
-        for before_bytes, part_bytes in pairwise(parts_bytes)
-        if part_bytes > ANNOUNCED_BYTES
+        for number, (before_bytes, part_bytes) in enumerate(pairwise(parts_bytes))
+        if number != folds + num_rounds - 1  # the same peer again
+        and part_bytes > (ANNOUNCED_FOLDED_BYTES if folds and not number else ANNOUNCED_BYTES)
     )
     if folds:
         shares.append(1.0)

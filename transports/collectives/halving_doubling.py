@@ -19,6 +19,8 @@ from transports.collectives.schedules.segments import parts
 
 ANNOUNCED_BYTES: Final = 512 * 1024
 """Of an exchange: with more, a worker sends only when the other has said that it is through with the round before."""
+ANNOUNCED_FOLDED_BYTES: Final = 64 * 1024
+"""The same of the first exchange where the other may still be getting a folded worker's values: not by chance."""
 MIN_SEGMENTS: Final = 2
 """So many messages in each exchange, if they are not too short: the first half is added while the second comes."""
 
@@ -62,12 +64,14 @@ class HalvingDoubling(Segmented):
             ]
             # What came last, in messages: of those that others have folded into, all; of the others nothing.
             came = [Chunk("output", *each) for each in everything] if folding.partner is not None else []
-            announces = len(folding.members) < folding.num_workers
+            folds = len(folding.members) < folding.num_workers
             for number, (kind, peer, sent, received) in enumerate(turns):
                 longest_bytes = element_bytes * max(sent.count, received.count)  # the same for both
                 ready = [Chunk("scratch", 2 * number + each, 1) for each in range(2)]
                 after = tuple(came)
-                if (number or announces) and longest_bytes > ANNOUNCED_BYTES:
+                # The first to spread is with the peer that was the last to add: nobody else sends to it.
+                announced = number != len(rounds) and (number > 0 or folds)
+                if announced and longest_bytes > (ANNOUNCED_BYTES if number else ANNOUNCED_FOLDED_BYTES):
                     yield Step("send", ready[0], peer, after=tuple(came[:-1]))
                     yield Step("receive", ready[1], peer)
                     after = (*came, ready[1])
