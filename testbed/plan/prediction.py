@@ -79,17 +79,19 @@ def plan_links(
     """The plan's links as the cost model takes them, of the experiment's channel; `delays_s` are those measured, by
     direction, instead of those that are requested.
 
-    Of several equal paths each pair takes one, in turn: as many take each as hashing makes in the mean."""
+    Of several equal paths each pair takes one, in turn with pairs that are as far apart (exclusive or of their numbers:
+    those of one round): as many take each as hashing makes in the mean."""
     number = {direction.hop: index for index, direction in enumerate(directions)}
     requested_s = {each.hop: each.delay_s + (costs.late_s if each.delay_s else 0.0) for each in directions}
     hops_s = requested_s | dict(delays_s or {})
     found: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
-    turns: defaultdict[str, Iterator[int]] = defaultdict(count)
+    turns: defaultdict[tuple[str, int], Iterator[int]] = defaultdict(count)
 
     def path_of(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
         if pair not in found:
             path = all_paths[names[pair[0]], names[pair[1]]]
-            hops = _one_of(path, turn=lambda node: next(turns[node]))
+            apart = pair[0] ^ pair[1]
+            hops = _one_of(path, turn=lambda node: next(turns[node, apart]) + apart)
             found[pair] = tuple(number[hop] for hop in hops), sum(hops_s[hop] for hop in hops)
         return found[pair]
 

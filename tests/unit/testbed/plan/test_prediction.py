@@ -149,10 +149,11 @@ def test_servers_links_are_no_slower_for_slow_links_of_workers(slow: dict[str, A
     assert pushing(16, 1, **slow).prediction.predicted_s == pytest.approx(alike.predicted_s)
 
 
+@pytest.mark.parametrize(("workers", "leaves"), [(8, 2), (8, 4), (16, 4)])
 @pytest.mark.parametrize("placement", ["packed", "spread"])
-@pytest.mark.parametrize("collective", ["ring", "halving_doubling"])
-def test_flows_take_turns_on_equal_paths(placement: str, collective: str) -> None:
+@pytest.mark.parametrize("collective", ["ring", "halving_doubling", "recursive_doubling"])
+def test_flows_take_turns_on_equal_paths(placement: str, collective: str, workers: int, leaves: int) -> None:
     """Two spines whose links are as fast as all workers' of a leaf together are no bottleneck."""
-    keys = {"workers": 8, "collective": collective, "workload": {"kind": "synthetic", "layers": ["10MB"]}}
-    spine = {"topology": {"kind": "leaf_spine", "leaves": 2, "spines": 2}, "placement": placement}
+    keys = {"workers": workers, "collective": collective, "workload": {"kind": "synthetic", "layers": ["10MB"]}}
+    spine = {"topology": {"kind": "leaf_spine", "leaves": leaves, "spines": 2}, "placement": placement}
     assert plan(**keys, **spine).prediction.predicted_s == pytest.approx(plan(**keys).prediction.predicted_s, rel=0.02)
