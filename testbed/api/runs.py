@@ -225,9 +225,9 @@ class Results:
         return runs_frame(self.directory, self._rows)
 
     def table(self, name: Table) -> pl.DataFrame:
-        """All rows of a table of the runs (`iterations`, `buckets`, `links`), each with its run_id and the dilation:
-        their times are wall seconds, to be divided by it for virtual ones. Runs whose table cannot be read are left
-        out with a ResultWarning; raises SpecError where that is all of them."""
+        """All rows of a table of the runs (`iterations`, `buckets`, `links`), each with its run_id, the run's outcome
+        and the dilation: their times are wall seconds, to be divided by it for virtual ones. Runs whose table cannot be
+        read are left out with a ResultWarning; raises SpecError where that is all of them."""
         if name == "runs":
             return self.frame
         rows = rows_of(self.directory, self._rows, name)

@@ -59,6 +59,8 @@ def bench_allreduce(
         sizes_bytes, render = parse_sizes(sizes), parse_format(format_)
     except OptionError as error:
         raise SpecError(str(error)) from None
+    if ":" in sizes:  # nobody has chosen those between: whole float32
+        sizes_bytes = list(dict.fromkeys(-(-size_bytes // 4) * 4 for size_bytes in sizes_bytes))
     rows = allreduce_rows(
         num_workers=workers,
         link=parse_link(link),
@@ -152,9 +154,9 @@ def bench_hosts(
 
     kept: 4 B to 64 KiB between two processes over loopback, with the schedule and buffers of the all-reduce before, and
     with these worked out anew. vectors: additions of float32 by vectors and by single elements, in the processor's
-    cache and in memory. Under a minute.
+    cache and in memory. Under a minute; like all benchmarks it needs root.
 
-    Example: testbed bench hosts --json
+    Example: sudo testbed bench hosts --json
     """
     from testbed.benchmarks.hosts import BENCHMARKS
 
@@ -296,12 +298,13 @@ def bench_all(
     ),
     verbose: Verbose = 0,
 ) -> None:
-    """Every benchmark with its targets: links, transports, the aggregating switch, training, and what surrounds a run.
+    """Every benchmark with its targets: links, transports, the aggregating switch, training, hosts, and what surrounds
+    a run.
 
     Each target is reported as it is measured, and all are one table at the end. Each row is a line of --output as soon
     as it is measured; a benchmark that fails stops no other. Takes about 30 minutes on two cores, and more where the
     hypervisor takes time from them, since what was measured meanwhile is repeated. One part alone: testbed bench links,
-    transports, aggregation, training, containers (among them only where make image has built what it needs).
+    transports, aggregation, training, hosts, containers (among them only where make image has built what it needs).
 
     Example: testbed bench all --output bench.json
     """

@@ -259,13 +259,15 @@ class Index:
             self._forget(record)
         try:
             shutil.rmtree(doomed)
+        except FileNotFoundError:
+            pass  # another process, which made the index again, has removed it
         except OSError as error:
             raise MissingRequirementError(
                 f"{record} is no record any more, and what is left of it in {doomed} stays: {error.strerror}"
             ) from error
 
     def _row(self, record: str) -> dict[str, Any] | Problem:
-        if not (self.directory / record).is_dir():
+        if "\\x" in record and not (self.directory / record).exists():
             return Problem(record, "the directory's name is not UTF-8: rename it")
         try:
             return _row_of(self.directory / record, record)

@@ -4,7 +4,6 @@ whoever makes and fills them goes on."""
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +12,8 @@ import torch
 from testbed.worker.compute_pacer import ComputePacer
 
 _Call = Callable[[], None]
+_Filled = tuple[Sequence[torch.Tensor], _Call, Callable[[Exception], None]]
+"""What is handed over, what does so, and what hears of an error."""
 
 
 class HandOver:
@@ -25,7 +26,7 @@ class HandOver:
 
     def __init__(self, pacer: ComputePacer) -> None:
         self._pacer = pacer
-        self._filled: queue.Queue[tuple[Sequence[torch.Tensor], _Call]] | None = None
+        self._filled: queue.Queue[_Filled] | None = None
         if pacer.has_schedule:
             self._filled = queue.Queue()
             threading.Thread(target=self._run, args=(self._filled,), name="hand-over", daemon=True).start()
@@ -34,7 +35,7 @@ class HandOver:
         """Call, once backward is due to have made the gradients of these parameters; what it raises is its own
         matter."""
         if self._filled is not None:
-            self._filled.put((parameters, call))
+            self._filled.put((parameters, call, _ignore))
         else:
             self._pacer.hand_over(parameters)
             call()
@@ -48,7 +49,7 @@ class HandOver:
             self._pacer.hand_over(parameters)
             return start()
         ended: torch.futures.Future[_Ended] = torch.futures.Future()
-        self.call_when_due(parameters, partial(_start, start, ended))
+        self._filled.put((parameters, partial(_start, start, ended), partial(_fail, ended)))
         # In a callback of a future, since autograd sees no other errors.
         return ended.then(_value)
 
@@ -57,13 +58,16 @@ class HandOver:
         if self._filled is not None:
             self._filled.join()
 
-    def _run(self, filled: "queue.Queue[tuple[Sequence[torch.Tensor], _Call]]") -> None:
+    def _run(self, filled: "queue.Queue[_Filled]") -> None:
         while True:
-            parameters, call = filled.get()
-            self._pacer.hand_over(parameters)
-            with suppress(Exception):  # others are handed over all the same
+            parameters, call, fail = filled.get()
+            try:
+                self._pacer.hand_over(parameters)
                 call()
-            filled.task_done()
+            except Exception as error:  # noqa: BLE001 (others are handed over all the same)
+                fail(error)
+            finally:
+                filled.task_done()
 
 
 class _Ended(NamedTuple):
@@ -80,12 +84,16 @@ class _Ended(NamedTuple):
 
 
 def _start(start: Callable[[], torch.futures.Future[Any]], ended: torch.futures.Future[_Ended]) -> None:
-    try:
-        begun = start()
-    except Exception as error:  # noqa: BLE001 (raised where the bucket is waited for)
-        ended.set_result(_Ended(None, error))
-    else:
-        begun.add_done_callback(partial(_pass_on, ended))
+    start().add_done_callback(partial(_pass_on, ended))
+
+
+def _fail(ended: torch.futures.Future[_Ended], error: Exception) -> None:
+    """To be raised where the bucket is waited for."""
+    ended.set_result(_Ended(None, error))
+
+
+def _ignore(_: Exception) -> None:
+    """Whoever is called says it to those who wait."""
 
 
 def _pass_on(ended: torch.futures.Future[_Ended], future: torch.futures.Future[Any]) -> None:

@@ -74,12 +74,19 @@ def relocated(steps: Sequence[Step], *, start: int, peers: Sequence[int] | None 
     def there(chunk: Chunk) -> Chunk:
         return chunk._replace(start=start + chunk.start) if chunk.buffer == "output" else chunk
 
+    moved: dict[int, tuple[Chunk, ...]] = {}  # many steps share what they wait for
+
+    def all_there(chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
+        if id(chunks) not in moved:
+            moved[id(chunks)] = tuple(map(there, chunks))
+        return moved[id(chunks)]
+
     return [
         step._replace(
             chunk=there(step.chunk),
             peer=step.peer if peers is None else peers[step.peer],
             source=None if step.source is None else there(step.source),
-            after=tuple(map(there, step.after)),
+            after=all_there(step.after),
         )
         for step in steps
     ]
