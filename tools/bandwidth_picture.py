@@ -10,17 +10,18 @@ for 64 workers are computed here, of the same trace.
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
-from testbed.experiment.experiment import validate
+from testbed.experiment.experiment import Experiment, validate
 from testbed.report.drawing import svg
 from testbed.report.figures import AMBER, BLUE, GREY, RED, TEAL, Axis, Figure, Line, Marks, Shape
 from testbed.theory.simulation.simulate import simulate
 from testbed.theory.what_if import FullRing, what_if
-from testbed.traces.derived import derived_table
+from testbed.traces.table import LayerTable
 
 SPEC: Final = Path(__file__).parents[1] / "experiments" / "papers" / "zhang_2020" / "bandwidth.yaml"
 RATES_GBPS: Final = (1, 10, 25, 40, 100)
@@ -57,7 +58,7 @@ def marks(
 
 def at_full_use(num_workers: int, color: str) -> Line:
     """The what-if over all rates."""
-    table = derived_table("resnet50")
+    table = layers()
     rates_gbps = [10 ** (exponent / 40) for exponent in range(81)]
     rings = [(rate, FullRing(num_workers=num_workers, rate_bps=rate * 1e9)) for rate in rates_gbps]
     shares = [100 * what_if(table, ring.time_s).scaling_factor for _, ring in rings]
@@ -67,10 +68,25 @@ def at_full_use(num_workers: int, color: str) -> Line:
 
 def simulated(rate_gbps: float) -> float:
     """The spec's own run with eight workers, as flows."""
+    found = simulate(planned(workers=8, link={"rate": f"{rate_gbps:g}gbit"}))
+    return layers().compute_s / found.iteration_time_s
+
+
+def planned(**keys: Any) -> Experiment:
+    """The spec's run of ResNet-50."""
     spec = yaml.safe_load(SPEC.read_text())
     base = {key: value for key, value in spec.items() if key not in ("sweep", "quick", "claims")}
-    found = simulate(validate({**base, "workers": 8, "link": {"rate": f"{rate_gbps:g}gbit"}}))
-    return derived_table("resnet50").compute_s / found.iteration_time_s
+    updates = dict(spec["sweep"]["workload.trace, workload.update"])
+    workload = {**base["workload"], "trace": "resnet50", "update": updates["resnet50"]}
+    return validate({**base, "workload": workload, **keys})
+
+
+@cache
+def layers() -> LayerTable:
+    """What it computes."""
+    table = planned().workload.timed_layers()
+    assert table is not None, "it is a replay of a table"
+    return table
 
 
 def picture(series: Sequence[Line | Marks]) -> Figure:
