@@ -101,6 +101,7 @@ QUANTITIES: Final = {
     "workload.training.pace.forward_s": WORKER,
     "workload.training.pace.backward_s": WORKER,
     "workload.training.pace.update_s": WORKER,
+    "workload.replay.update_s": WORKER,
     "workload.synthetic.forward_s": WORKER,
     "workload.synthetic.backward_s": WORKER,
     "channel.udp.rate": PROTOCOL,

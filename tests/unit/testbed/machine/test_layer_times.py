@@ -50,6 +50,7 @@ def recorded(make: Callable[[], nn.Module], **changes: Any) -> LayerTable:
     return record_layers(Recording(make=make, **given)).table
 
 
+@pytest.mark.quiet
 def test_each_layer_has_its_own_times_and_they_make_the_whole() -> None:
     table = recorded(lambda: nn.Sequential(Slow(0.02), nn.Tanh(), Slow(0.04)))
     assert [layer.name for layer in table.layers] == ["0", "2"]
@@ -80,6 +81,7 @@ class Branches(nn.Module):
         return {"logits": self.last(left + self.right(self.frozen(inputs)))}
 
 
+@pytest.mark.quiet
 def test_what_hooks_take_is_not_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU that waits for its host they made iterations half as long again, and the table with them."""
     hook = layer_times._Timer._begin

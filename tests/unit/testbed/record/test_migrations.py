@@ -53,7 +53,7 @@ def test_what_an_older_record_says_of_a_valid_run_is_notes(outcome: str, moved: 
 
 def test_words_of_version_2_are_this_versions() -> None:
     document = json.loads((RECORDS[0] / "summary.json").read_text())
-    words = json.loads((RECORDS[0].parent / "words_of_version_2.json").read_text())
+    words = json.loads(Path("tests/words_of_version_2.json").read_text())
     found = Summary.model_validate(migrated({**document, **words}))
     assert [each.requested for each in found.background] == ["1 Mbit/s"]
     assert [each.source for each in found.changes] == ["manual"]
