@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Final, Literal
 
-from transports.collectives.halving_doubling import ANNOUNCED_BYTES, ANNOUNCED_FOLDED_BYTES, HalvingDoubling
+from transports.collectives.halving_doubling import HalvingDoubling, is_announced
 from transports.collectives.ring import MIN_SEGMENTS, Ring
 from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES
 
@@ -35,12 +35,11 @@ def halving_doubling_s(num_workers: int, size_bytes: float, *, rate_bps: float, 
     num_rounds = num_workers.bit_length() - 1
     shares = [2.0 ** -(number + 1) for number in range(num_rounds)]
     folds = num_workers != 1 << num_rounds
-    parts_bytes = [size_bytes * share for share in ([1.0] * folds + shares + shares[::-1])]
+    parts_bytes = [size_bytes * share for share in (1.0, *shares, *shares[::-1])]  # before the first: what is folded
     announced_s = sum(
         max(0.0, latency_s - 8 * before_bytes / max(2, ceil(before_bytes / _HALVING.segment_bytes)) / rate_bps)
         for number, (before_bytes, part_bytes) in enumerate(pairwise(parts_bytes))
-        if number != folds + num_rounds - 1  # the same peer again
-        and part_bytes > (ANNOUNCED_FOLDED_BYTES if folds and not number else ANNOUNCED_BYTES)
+        if is_announced(number, num_rounds, folds=folds, num_bytes=part_bytes)
     )
     if folds:
         shares.append(1.0)

@@ -69,9 +69,7 @@ class HalvingDoubling(Segmented):
                 longest_bytes = element_bytes * max(sent.count, received.count)  # the same for both
                 ready = [Chunk("scratch", 2 * number + each, 1) for each in range(2)]
                 after = tuple(came)
-                # The first to spread is with the peer that was the last to add: nobody else sends to it.
-                announced = number != len(rounds) and (number > 0 or folds)
-                if announced and longest_bytes > (ANNOUNCED_BYTES if number else ANNOUNCED_FOLDED_BYTES):
+                if is_announced(number, len(rounds), folds=folds, num_bytes=longest_bytes):
                     yield Step("send", ready[0], peer, after=tuple(came[:-1]))
                     yield Step("receive", ready[1], peer)
                     after = (*came, ready[1])
@@ -81,6 +79,16 @@ class HalvingDoubling(Segmented):
                 came = [Chunk("output", *each) for each in segments]
                 yield from (Step(kind, chunk, peer) for chunk in came)
         yield from folding.spread(everything)
+
+
+def is_announced(number: int, num_rounds: int, *, folds: bool, num_bytes: float) -> bool:
+    """Whether a round of so many bytes, of `num_rounds` that add and as many that spread, begins with a word of both;
+    `folds`: some workers are folded into others before."""
+    if number == num_rounds:  # with the peer that was the last to add: nobody else sends to it
+        return False
+    if not number:
+        return folds and num_bytes > ANNOUNCED_FOLDED_BYTES
+    return num_bytes > ANNOUNCED_BYTES
 
 
 def _halving(position: int, size: int) -> list[tuple[int, range, range]]:
