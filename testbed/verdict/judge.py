@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
+from testbed.experiment.link import beyond_shaping
 from testbed.record.summary import Outcome, Results, WaitingSummary
 from testbed.verdict.changes import change_notes, least_delay_s
 from testbed.verdict.facts import Facts, LinkFacts, Quota
@@ -250,7 +251,12 @@ def _stages(_: Facts, results: Results) -> Iterator[Reason]:
 def _rates(facts: Facts, results: Results) -> Iterator[Reason]:
     yield from _about(
         "invalid",
-        [link for link in facts.links if (link.measured_rate_bps or 0) > link.rate_bps * (1 + RATE_TOLERANCE)],
+        [
+            link
+            for link in facts.links
+            if not beyond_shaping(link.rate_bps)
+            and (link.measured_rate_bps or 0) > link.rate_bps * (1 + RATE_TOLERANCE)
+        ],
         f"measured rate is more than {100 * RATE_TOLERANCE:.0f} % above what was requested",
         lambda link: f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}",
     )

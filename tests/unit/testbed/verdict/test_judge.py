@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import pytest
 
+from testbed.experiment.link import MAX_RATE_BPS, UNSHAPED_BPS
 from testbed.measure.observations import GradientThreadsNow
 from testbed.measure.programs import Programs
 from testbed.record.frames import CHANGE_SCHEMA, WAIT_SCHEMA
@@ -279,6 +280,12 @@ def test_a_link_with_packets_waiting_sends_at_its_rate(sent: float, outcome: str
     verdict, reasons = judge(probed(sent))
     assert verdict == outcome
     assert words in "".join(reasons)
+
+
+def test_a_link_without_a_rate_cannot_exceed_it() -> None:
+    # An aggregator's own link, measured at 57 Gbit/s in real time, at dilation 100.
+    assert judge(with_link(rate_bps=UNSHAPED_BPS, measured_rate_bps=5.7e12, burst_bytes=0))[0] == "valid"
+    assert judge(with_link(rate_bps=MAX_RATE_BPS, measured_rate_bps=1.02 * MAX_RATE_BPS))[0] == "invalid"
 
 
 def test_a_few_probes_prove_little() -> None:
