@@ -1,7 +1,9 @@
 """Writes a record while its run goes on (its parts: testbed.record.reader)."""
 
+import fcntl
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,14 +47,34 @@ def replace_bytes(path: Path, data: bytes, *, make_folder: bool = False) -> None
     if make_folder:
         with _writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
     with _writing(path):
+        while not _published(path, data):
+            pass
+
+
+def _published(path: Path, data: bytes) -> bool:
+    """False where another writer of the same file has had the temporary one, and has published it meanwhile.
+
+    Whoever is killed leaves at most one file, which the next writer takes; that two do not write into it at once is
+    seen to by a lock on it, which the kernel takes from whoever ends.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            temporary.write_bytes(data)
+            if not os.path.samestat(os.fstat(file.fileno()), temporary.stat()):
+                return False
+        except FileNotFoundError:
+            return False
+        try:
+            file.truncate(0)
+            file.write(data)
+            file.flush()
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+    return True
 
 
 class RecordWriter:

@@ -50,7 +50,8 @@ class Entry:
     """`refused`: lost, and back with a result afterwards."""
     reason: str = ""
     record: str = ""
-    """The name of the record that was accepted."""
+    """The name of the record that was accepted; of one that arrived from another machine, before it lies among the
+    others."""
 
 
 class Attempts:
@@ -126,6 +127,11 @@ class Attempts:
             raise StaleAttemptError(f"attempt {number} is not expected; the latest is {self._last}")
         return self._expected[number]
 
+    def arrive(self, number: int, record: str) -> None:
+        """Its record is about to be moved to the others. Raises StaleAttemptError."""
+        self.expect(number)
+        self._entries[number] = replace(self._entries[number], record=record)
+
     def accept(self, number: int, record: str) -> None:
         """Its result has been taken in. Raises StaleAttemptError."""
         self.expect(number)
@@ -146,7 +152,8 @@ class Attempts:
             self._close(number, "refused", f"{self._entries[number].reason}; {reason}")
 
     def _close(self, number: int, end: End, reason: str = "", record: str = "") -> None:
-        self._entries[number] = replace(self._entries[number], end=end, reason=reason, record=record)
+        entry = self._entries[number]
+        self._entries[number] = replace(entry, end=end, reason=reason, record=record or entry.record)
 
     def save(self, directory: Path) -> None:
         """Replace the file in a sweep's directory. Raises MissingRequirementError."""

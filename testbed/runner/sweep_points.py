@@ -173,11 +173,11 @@ def _own(results: Sequence[Summary], entries: Sequence[Entry]) -> list[Summary]:
     accepted = {entry.record for entry in entries if entry.record}
     own = [result for result in results if Path(result.record).name in accepted]
     others = [result for result in results if Path(result.record).name not in accepted]
-    # An attempt may have made its run and been killed before that was noted: then it is the first since it began. One
-    # that failed may have been interrupted instead.
+    # An attempt may have made its run here and been killed before that was noted: then it is the first since it began.
+    # One that failed may have been interrupted instead.
     for entry in entries:
         made = [result for result in others if result.started_at >= entry.begun_at and result.outcome != "failed"]
-        if made and entry.end in ("open", "lost"):
+        if made and not entry.machine and entry.end in ("open", "lost"):
             own.append(made[0])
             others = [result for result in others if result is not made[0]]
     return own

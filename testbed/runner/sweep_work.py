@@ -135,6 +135,9 @@ class Work:
             return
         summary = event.summary
         if not event.is_moved_in:
+            # On disk before the record has its name: whoever is killed in between recognizes it, by whatever clock.
+            self._attempts.arrive(event.number, Path(summary.record).name)
+            self._attempts.save(self.comparison.directory)
             summary = _moved_in(summary, self.comparison.directory.parent)
         self._done.append(attempt.position)
         counts = summary.outcome in STANDING

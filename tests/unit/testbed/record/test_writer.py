@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +11,7 @@ import pytest
 from testbed.errors import MissingRequirementError
 from testbed.record.frames import LINK_SCHEMA
 from testbed.record.reader import Record, load
-from testbed.record.writer import RecordWriter
+from testbed.record.writer import RecordWriter, replace_text
 
 Make = Callable[..., Record]
 
@@ -41,6 +42,21 @@ def test_rows_reach_the_disk_before_the_run_ends(tmp_path: Path) -> None:
     now_s = 12.0
     writer.append_links([link_row(0.3)])
     assert pl.read_parquet(tmp_path / "links.parquet").height == 3
+
+
+def test_two_who_write_one_file_at_once_leave_it_whole_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.with_name(".runs.csv.new").write_text("of somebody who was killed")
+    texts = ["a" * 300_000, "b" * 200_000]
+
+    def write(text: str) -> None:
+        for _ in range(100):
+            replace_text(path, text)
+            assert path.read_text() in texts
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, texts))
+    assert [each.name for each in tmp_path.iterdir()] == ["runs.csv"]
 
 
 def test_looking_at_a_frame_does_not_keep_it_from_the_disk(tmp_path: Path) -> None:

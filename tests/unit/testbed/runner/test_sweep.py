@@ -21,7 +21,7 @@ from testbed.experiment.sweep import Sweep, expand
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
 from testbed.runner import program
-from testbed.runner.attempts import FILE, MAX_LOST
+from testbed.runner.attempts import FILE, MAX_LOST, Attempts
 from testbed.runner.engines.base import (
     Attempt,
     Engine,
@@ -497,6 +497,25 @@ def test_records_of_other_machines_are_moved_in_and_say_where_they_were_made(tmp
     assert comparison.reasons == ["made on machines alike: a (3 runs), b (3 runs)"]
     again = found(sweep_of(repeat=2), plan_points(sweep_of(repeat=2)), output=tmp_path)
     assert [point.machines for point in again.points] == [point.machines for point in comparison.points]
+
+
+def test_a_result_that_was_just_moved_in_when_the_sweep_was_killed_counts_by_whatever_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, plans = sweep_of(), plan_points(sweep_of())
+    begun = found(sweep, plans, output=tmp_path, reuse="none")
+    runs, console, elsewhere = CheapRuns(tmp_path), Console(file=StringIO()), Elsewhere.model_construct(fates={})
+
+    def killed(attempts: Attempts, number: int, record: str) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(Attempts, "accept", killed)
+    with pytest.raises(Interrupted):
+        run_sweep(begun, plans, run=runs, console=console, engine=elsewhere)
+    (moved_in,) = tmp_path.glob("x-*/summary.json")
+    moved_in.write_text(re.sub(r'"started_at": "\d{4}', '"started_at": "2000', moved_in.read_text()))
+    gone_on = found(sweep, plans, output=tmp_path, reuse="none")
+    assert [Path(run.record) for point in gone_on.points for run in point.runs] == [moved_in.parent]
 
 
 def test_a_machine_that_is_lost_costs_its_point_another_attempt_and_is_said(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Read back by MLflow's own client, from a store of files."""
 
 import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +11,9 @@ import pytest
 
 from testbed.errors import MissingRequirementError
 from testbed.record.reader import load
+from testbed.tracking import mlflow
 from testbed.tracking.mlflow import write
-from testbed.tracking.numbers import tracked
+from testbed.tracking.numbers import Tracked, tracked
 from tests.unit.testbed.tracking.test_numbers import RECORD, judged
 
 if TYPE_CHECKING:
@@ -72,6 +75,64 @@ def test_a_run_is_written_once_and_what_was_cut_short_is_written_again(place: st
     assert not write(run, place)
     (found,) = client.search_runs([experiment_id])
     assert found.info.run_id != half.info.run_id
+
+
+def test_what_a_living_process_writes_is_left_to_it(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two track the same record at once: the second finds the first at work, or both begin and one of them stays."""
+    run, client = tracked(load(RECORD)), reader(place)
+    write_numbers = mlflow._write_numbers
+    seen: list[bool] = []
+
+    def interrupted_by_another(client: "MlflowClient", run_id: str, run: Tracked) -> None:
+        monkeypatch.setattr(mlflow, "_write_numbers", write_numbers)
+        seen.append(write(run, place))
+        write_numbers(client, run_id, run)
+
+    monkeypatch.setattr(mlflow, "_write_numbers", interrupted_by_another)
+    assert write(run, place)
+    assert seen == [False]
+    experiment_id = client.get_experiment_by_name(run.name).experiment_id
+    (found,) = client.search_runs([experiment_id])
+    assert found.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("first_to_end", ["own", "other"])
+def test_of_two_that_have_both_begun_one_stays(place: str, monkeypatch: pytest.MonkeyPatch, first_to_end: str) -> None:
+    run, client = tracked(load(RECORD)), reader(place)
+    is_there = mlflow._is_there
+    others: list[bool] = []
+
+    def other(client: "MlflowClient", experiment_id: str, run: Tracked) -> bool:
+        """The other one looks, and finds nothing, after this one has."""
+        found = is_there(client, experiment_id, run)
+        monkeypatch.setattr(mlflow, "_is_there", is_there)
+        if first_to_end == "other":
+            others.append(write(run, place))
+        return found
+
+    monkeypatch.setattr(mlflow, "_is_there", other)
+    assert write(run, place) is (first_to_end == "own")
+    if first_to_end == "own":
+        monkeypatch.setattr(mlflow, "_is_there", lambda *_: False)
+        assert not write(run, place), "it had looked before the first one began"
+    (found,) = client.search_runs([client.get_experiment_by_name(run.name).experiment_id])
+    assert found.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("writer", "removed"),
+    [
+        (lambda: f"{mlflow._place()} {os.getpid()} 1 0", True),  # a pid that another process has by now
+        (lambda: f"elsewhere/1 1 1 {int(time.time()) - 60}", False),
+        (lambda: f"elsewhere/1 1 1 {int(time.time()) - 3600}", True),
+        (lambda: "nonsense", True),
+    ],
+)
+def test_an_interrupted_run_is_known_by_who_wrote_it(place: str, writer: Callable[[], str], removed: bool) -> None:
+    run, client = tracked(load(RECORD)), reader(place)
+    half = client.create_run(client.create_experiment(run.name), tags={**run.tags, "testbed.writer": writer()})
+    assert write(run, place) is removed
+    assert client.get_run(half.info.run_id).info.lifecycle_stage == ("deleted" if removed else "active")
 
 
 def test_paths_with_signs_that_mlflow_does_not_take_and_long_values_are_written_all_the_same(place: str) -> None:
