@@ -1,5 +1,6 @@
 """The configuration of every direction of every link: the class of link, its share of the rate, overrides. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -54,13 +55,20 @@ def min_queue_bytes(packet_bytes: int) -> int:
 
 
 def link_configs(
-    network: Network, link: LinkSpec, intra_host: LinkSpec, overrides: Mapping[str, LinkOverride], *, packet_bytes: int
+    network: Network,
+    link: LinkSpec,
+    intra_host: LinkSpec,
+    overrides: Mapping[str, LinkOverride],
+    *,
+    packet_bytes: int,
+    emulated: bool = True,
 ) -> dict[Hop, LinkConfig]:
     """Every direction's settings: `link` with the edge's share of the rate, or `intra_host` within a host, then the
     overrides in their order.
 
-    `packet_bytes` is the largest packet that a queue gets. Queues in bandwidth-delay products become bytes. Raises
-    SpecError for an override that names no link and for settings that contradict each other, with the keys.
+    `packet_bytes` is the largest packet that a queue gets. Queues in bandwidth-delay products become bytes. Links that
+    are not `emulated` may be as fast, and their queues as long, as the topology makes them. Raises SpecError for an
+    override that names no link and for settings that contradict each other, with the keys.
     """
     requested = [
         _colocated(edge, hop)
@@ -79,7 +87,7 @@ def link_configs(
         for each in named:
             each.override(override, f"links.{text}")
     _settle_pairs(requested, packet_bytes)
-    _refuse(requested, packet_bytes)
+    _refuse(requested, packet_bytes, emulated=emulated)
     return {each.hop: each for each in requested}
 
 
@@ -108,7 +116,10 @@ def _settle_pairs(requested: Sequence[LinkConfig], packet_bytes: int) -> None:
 
 
 def _share(edge: Edge, link: LinkSpec, hop: Hop) -> LinkConfig:
-    spec = link.model_copy(update={"rate_bps": link.rate_bps * edge.rate_factor})
+    rate_bps = link.rate_bps * edge.rate_factor
+    if rate_bps == UNSHAPED_BPS:  # a trunk that happens to have what stands for no rate
+        rate_bps = math.nextafter(rate_bps, 0.0)
+    spec = link.model_copy(update={"rate_bps": rate_bps})
     requested = LinkConfig(
         link=edge.name, hop=hop, spec=spec, keys={"rate": "topology"} if edge.rate_factor != 1 else {}
     )
@@ -136,19 +147,20 @@ def _settle(requested: LinkConfig, round_trip_s: float, packet_bytes: int) -> No
         requested.spec = requested.spec.with_queue(max(min_queue_bytes(packet_bytes), queue_bytes))
 
 
-def _refuse(every: Sequence[LinkConfig], packet_bytes: int) -> None:
+def _refuse(every: Sequence[LinkConfig], packet_bytes: int, *, emulated: bool = True) -> None:
     """Raise SpecError with everything that is wrong, once for each key."""
     found: dict[str, str] = {}
     for requested in every:
-        for setting, reason in _faults(requested, packet_bytes):
+        for setting, reason in _faults(requested, packet_bytes, emulated=emulated):
             found.setdefault(requested.key(setting), reason)
     if found:
         raise SpecError("\n".join(f"{key}: {reason}" for key, reason in found.items()))
 
 
-def _faults(requested: LinkConfig, packet_bytes: int) -> Iterator[tuple[str, str]]:
+def _faults(requested: LinkConfig, packet_bytes: int, *, emulated: bool) -> Iterator[tuple[str, str]]:
     spec, name = requested.spec, " -> ".join(requested.hop)
-    if not spec.unshaped and not MIN_RATE_BPS <= spec.rate_bps <= MAX_RATE_BPS:
+    most_bps, most_bytes = (MAX_RATE_BPS, MAX_QUEUE_BYTES) if emulated else (math.inf, math.inf)
+    if not spec.unshaped and not MIN_RATE_BPS <= spec.rate_bps <= most_bps:
         yield (
             "rate",
             (
@@ -157,7 +169,7 @@ def _faults(requested: LinkConfig, packet_bytes: int) -> Iterator[tuple[str, str
             ),
         )
     least_bytes = min_queue_bytes(packet_bytes)
-    if not least_bytes <= spec.queue_bytes <= MAX_QUEUE_BYTES:
+    if not least_bytes <= spec.queue_bytes <= most_bytes:
         smaller = "; smaller ones with packet_mode: mtu" if least_bytes == _SUPERFRAME_QUEUE_BYTES else ""
         yield (
             "queue",

@@ -245,6 +245,7 @@ class _Simulator:
             experiment.workers_per_host.intra_host,
             experiment.links,
             packet_bytes=experiment.packet_bytes,
+            emulated=False,
         )
         return {hop: each.spec for hop, each in requested.items() if STORAGE_NODE not in hop}
 

@@ -39,6 +39,15 @@ def test_computing_hides_what_fits_behind_it() -> None:
     assert slow.iteration_time_s >= 0.02 + 1.5 * 8e6 * 8 / 1e9
 
 
+@pytest.mark.parametrize("num_workers", [20, 40])
+def test_trunks_are_as_fast_as_the_topology_makes_them(num_workers: int) -> None:
+    """1 Tbit/s, which elsewhere stands for a link without a rate, and 2 Tbit/s, which is more than can be emulated."""
+    topology = {"kind": "leaf_spine", "leaves": 2, "spines": 1, "oversubscription": 1}
+    found = simulated(num_workers, link={"rate": "100gbit"}, topology=topology, placement="spread")
+    used = {each.name: each.utilisation for each in found.busiest}
+    assert used["s0 -> s2"] == pytest.approx(next(share for name, share in used.items() if name.startswith("w")))
+
+
 def test_iterations_follow_one_another() -> None:
     found = simulated(num_iterations=3)
     assert found.iterations_s[0] == pytest.approx((found.iteration_time_s,) * 3, rel=1e-6)
