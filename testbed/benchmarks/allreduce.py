@@ -88,5 +88,6 @@ def allreduce_rows(
         rate_bps=link_spec.rate_bps,
         mtu=experiment.mtu,
         network_info=plan.network_info,
+        one_clock=True,
     )
     return [{**row, "rate_bps": link_spec.rate_bps, "delay_s": link_spec.delay_s} for row in rows]

@@ -54,7 +54,7 @@ def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit
         for row in found:
             plan = planned(group, row["stack"], row["size_bytes"], costs=DEFAULT_COSTS)
             exchange = Exchange("all_reduce", row["size_bytes"] // 4, 4)
-            measured.append(Measured(plan, exchange, row["time_s"]["median"]))
+            measured.append(Measured(plan, exchange, row["time_s"]["median"], row["begins_s"]))
             rows.append({"group": name, "stack": row["stack"], "size_bytes": row["size_bytes"]})
     on_step("fitting")
     fitted_at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -112,11 +112,17 @@ def group_rows(name: str, group: Mapping[str, Any], errors: list[float]) -> Iter
             planned(group, stack, row["size_bytes"], costs=costs)
             for stack in (row["stack"], *(each for each in group["stacks"] if each != row["stack"]))
         )
-        said_s = lone_exchange_s(plan, others)
+        said_s = lone_exchange_s(plan, others, row["begins_s"])
         error = said_s / measured_s[at] - 1
         errors.append(abs(error))
         keep_validation({f"{name}: {at[0]} of {at[1]}": ValidatedPoint(error, Reach.of(plan))})
-        facts = {"predicted_s": said_s, "measured_s": measured_s[at], "error": error, "fitted_at": costs.fitted_at}
+        facts = {
+            "predicted_s": said_s,
+            "measured_s": measured_s[at],
+            "error": error,
+            "begins_s": row["begins_s"],
+            "fitted_at": costs.fitted_at,
+        }
         yield target_row(f"{name}: {at[0]} of {at[1]:,} B, error", abs(error), MAX_ERROR, {**cores, **facts})
     yield from _auto_rows(name, group, measured_s, costs)
 

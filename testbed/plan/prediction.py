@@ -282,9 +282,12 @@ def exchanged_alone(
     rate_bps: float,
     quiet_s: float,
     connections: Connections | None = None,
+    begins_s: Sequence[float] = (),
 ) -> Exchanged:
     """One exchange by itself, nothing having been sent for `quiet_s` before, by those connections (see
-    `timing.exchanged`); an aggregator's is that far away, on links of that rate."""
+    `timing.exchanged`); an aggregator's is that far away, on links of that rate. The workers begin then; empty: all at
+    0."""
+    begins_s = begins_s or [0.0] * world.num_workers
     if exchange.sums_floats:
         own_s = collective.exchange_s(
             exchange.operation,
@@ -294,7 +297,7 @@ def exchanged_alone(
             alpha_s=latency_s + costs.host_latency_s,
         )
         if own_s is not None:
-            return Exchanged([own_s], connections)
+            return Exchanged([max(begins_s) + own_s] * len(begins_s), connections)
     return exchanged(
         collective,
         exchange.operation,
@@ -303,6 +306,7 @@ def exchanged_alone(
         exchange.element_bytes,
         links,
         costs,
+        begins_s=[*begins_s, *[0.0] * world.num_servers],
         quiet_s=quiet_s,
         connections=connections,
     )

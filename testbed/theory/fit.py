@@ -49,6 +49,8 @@ class Measured(NamedTuple):
     exchange: Exchange
     time_s: float
     """Of the slowest worker: the median of several."""
+    begins_s: Sequence[float] = ()
+    """When each worker began; empty: all at once."""
 
     def predicted_s(self, costs: Costs) -> float:
         """The time of the exchange by the cost model."""
@@ -56,7 +58,7 @@ class Measured(NamedTuple):
         experiment = plan.experiment
         costs = costs.of_channel(experiment.channel.kind)
         links = plan_links(plan.directions, plan.paths, plan.participants, experiment=experiment, costs=costs)
-        return exchanged_alone(
+        found = exchanged_alone(
             plan.collective,
             plan.world,
             self.exchange,
@@ -65,7 +67,9 @@ class Measured(NamedTuple):
             latency_s=plan.prediction.latency_s,
             rate_bps=plan.prediction.aggregation_bps,
             quiet_s=IDLE_S,
-        ).end_s
+            begins_s=self.begins_s,
+        )
+        return found.slowest_s(self.begins_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

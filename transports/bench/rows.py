@@ -45,6 +45,8 @@ class Sample:
     """Of the larger buffer."""
     number: int
     """The same on every rank."""
+    begun_s: float
+    """By the monotonic clock of the rank's machine."""
     duration_s: float
     cpu_s: float
     """Of the whole process while the operation was under way."""
@@ -150,11 +152,15 @@ def summarise(
     mtu: int = ETHERNET_MTU,
     network_info: NetworkInfo | None = None,
     racks: Sequence[int] = (),
+    one_clock: bool = False,
 ) -> list[Row]:
     """One row for each stack and size, in the order of the samples. The time of an operation is that of its slowest
     rank, its CPU time that of all ranks together; GB moved are what bus bandwidth counts, times the ranks. With
     the rate of every rank's link, each stack has the task's bound and its own. `network_info` is what the ranks'
-    collectives knew of the links, and `racks` each rank's (empty: all in one)."""
+    collectives knew of the links, and `racks` each rank's (empty: all in one).
+
+    With `one_clock` all ranks ran on one machine, and `begins_s` is when each began the operation that took the median
+    time, after the first one that did: who leaves a barrier before others waits for them in its own time."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -175,6 +181,7 @@ def summarise(
             "num_samples": len(each),
             "time_s": {"median": median_s, "p10": p10_s, "p90": p90_s},
             "rank_time_s": _of_ranks(chosen),
+            **({"begins_s": _begins_s(each[int(np.argsort(times_s)[(len(each) - 1) // 2])])} if one_clock else {}),
             "algbw_bps": size_bytes * 8 / median_s,
             "busbw_bps": size_bytes * 8 / median_s * factor,
             "wire_bytes_per_rank": wire_bytes_per_rank(
@@ -211,6 +218,12 @@ def summarise(
             }
         rows.append(row)
     return rows
+
+
+def _begins_s(ranks: Sequence[Sample]) -> list[float]:
+    """When each rank began an operation, after the first one that did."""
+    first_s = min(sample.begun_s for sample in ranks)
+    return [sample.begun_s - first_s for sample in sorted(ranks, key=lambda sample: sample.rank)]
 
 
 def _of_ranks(samples: Sequence[Sample]) -> dict[str, float]:

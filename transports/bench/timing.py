@@ -146,7 +146,7 @@ def timed(
         for name, communicator in communicators.items():
             if name not in lasting:
                 _once(communicator, operands, latency_s)
-            duration_s, cpu_s = _once(communicator, operands, latency_s)
+            begun_s, duration_s, cpu_s = _once(communicator, operands, latency_s)
             error = operands.error()
             if not (error <= allowed[name] and error < float("inf")):
                 raise ValueError(
@@ -162,16 +162,17 @@ def timed(
                     stack=name,
                     size_bytes=operands.size_bytes,
                     number=number,
+                    begun_s=begun_s,
                     duration_s=duration_s,
                     cpu_s=cpu_s,
                     error=error,
                 )
 
 
-def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float | None) -> tuple[float, float]:
-    """One operation between two barriers: its wall time and CPU time in seconds. With the second one, whoever is done
-    leaves the processor to those that are not, as on machines of their own: a rank's next buffers and its check of the
-    result would delay the last bytes of the others."""
+def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float | None) -> tuple[float, float, float]:
+    """One operation between two barriers: its beginning, its wall time and CPU time in seconds. With the second one,
+    whoever is done leaves the processor to those that are not, as on machines of their own: a rank's next buffers and
+    its check of the result would delay the last bytes of the others."""
     operands.reset()
     communicator.barrier().wait()
     if (wait_s := appointment_s(communicator.size, latency_s)) is not None:
@@ -180,7 +181,7 @@ def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float |
     operands.start(communicator).wait()
     duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
     communicator.barrier().wait()
-    return duration_s, cpu_s
+    return start_s, duration_s, cpu_s
 
 
 def _await_appointment(communicator: CommunicatorLike, wait_s: float) -> None:

@@ -141,6 +141,12 @@ class Exchanged(NamedTuple):
         """When the last one is."""
         return max(self.ends_s, default=0.0)
 
+    def slowest_s(self, begins_s: Sequence[float] = ()) -> float:
+        """The longest time that one of those participants had who began then, by its own clock; empty: all at 0."""
+        if not begins_s:
+            return self.end_s
+        return max(end_s - begin_s for end_s, begin_s in zip(self.ends_s, begins_s, strict=False))
+
 
 def exchanged(
     collective: Collective,

@@ -11,7 +11,7 @@ from transports.bench.rows import Sample
 
 
 def test_a_sample_comes_back_as_it_was_reported() -> None:
-    sample = Sample(rank=1, stack="ring/tcp", size_bytes=4, number=2, duration_s=0.5, cpu_s=0.1, error=0.0)
+    sample = Sample(rank=1, stack="ring/tcp", size_bytes=4, number=2, begun_s=7.0, duration_s=0.5, cpu_s=0.1, error=0.0)
     assert parse_sample(json.dumps(asdict(sample))) == sample
 
 

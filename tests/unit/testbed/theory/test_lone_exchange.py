@@ -59,3 +59,15 @@ def test_near_by_nothing_waits_for_a_window() -> None:
 def test_what_a_switch_adds_has_no_windows_of_tcp() -> None:
     far = planned("in_network", "1MiB", link={"rate": "100mbit", "delay": "10ms"})
     assert lone_exchange_s(far) == far.prediction.predicted_s
+
+
+@pytest.mark.parametrize(("collective", "most"), [("ring", 1.0), ("in_network", 1.0), ("recursive_doubling", 2.5)])
+@pytest.mark.parametrize("link", [{"rate": "100mbit"}, FAR])
+def test_whoever_begins_first_waits_for_the_last(collective: str, most: float, link: dict[str, str]) -> None:
+    """The time is the slowest worker's own, as it is measured. With recursive doubling, whoever has done a round before
+    others sends into the links of those that have not."""
+    plan = planned(collective, "1MiB", link=link)
+    together_s = lone_exchange_s(plan)
+    assert lone_exchange_s(plan, begins_s=[0.0] * 4) == pytest.approx(together_s)
+    apart_s = lone_exchange_s(plan, begins_s=[0.0, 0.0, 0.0, 0.05])
+    assert 0.3 * 0.05 < apart_s - together_s <= most * 0.05 + 1e-9

@@ -31,6 +31,7 @@ def _samples() -> list[Sample]:
             stack="ring/tcp",
             size_bytes=1000,
             number=number,
+            begun_s=10.0 + number + 0.0004 * (1 - rank),
             duration_s=seconds,
             cpu_s=1e-6,
             error=rank * 1e-8,
@@ -46,6 +47,21 @@ def test_a_time_is_that_of_the_slowest_rank_and_cpu_time_that_of_all() -> None:
     assert row["cpu_s_per_gb"] == pytest.approx(2e-6 / 2000 * 1e9)
     assert row["ratio_to_bound"] == row["ratio_to_schedule_bound"] == pytest.approx(2.5)
     assert row["relative_error"] == 1e-8
+    assert "begins_s" not in row, "clocks of several machines have nothing in common"
+
+
+def test_when_ranks_of_one_machine_began_is_said_of_the_operation_of_the_median_time() -> None:
+    third = [replace(s, number=2, duration_s=0.0025, begun_s=20.0 + 0.001 * s.rank) for s in _samples()[::2]]
+    (row,) = summarise(
+        [*_samples(), *third],
+        operation="all_reduce",
+        dtype="float32",
+        num_workers=2,
+        rate_bps=RATE_BPS,
+        one_clock=True,
+    )
+    assert row["time_s"]["median"] == pytest.approx(0.0025)
+    assert row["begins_s"] == pytest.approx([0.0, 0.001])
 
 
 @pytest.mark.parametrize(
