@@ -129,7 +129,7 @@ class Setting:
 
     @property
     def rests(self) -> bool:
-        """Whether connections idle so long between iterations that TCP begins anew with windows of ten segments."""
+        """Whether connections idle so long between iterations that TCP begins with a half of their windows or less."""
         computed = self._computed
         first_s = min((ready_s for ready_s, _ in computed.gradients()), default=0.0)
         return self.alone_s - computed.backward_s + first_s > IDLE_S + 2 * self.latency_s

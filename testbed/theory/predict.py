@@ -27,7 +27,7 @@ from testbed.theory.alone import alone_s
 from testbed.theory.architectures import ARCHITECTURES, Architecture, Servers
 from testbed.theory.architectures import Links as ArchitectureLinks
 from testbed.theory.joining import Joined, Joining
-from testbed.theory.lone_exchange import lone_exchange_s
+from testbed.theory.lone_exchange import NUM_TURNS, lone_exchange_s
 from testbed.theory.reach import Expected, outside
 from testbed.theory.simulation.simulate import simulate
 from testbed.traces.table import Layer, LayerTable
@@ -221,7 +221,16 @@ class _Predictor:
         return _mean_time_s(self._iterations()) if self._known else None
 
     def _iterations(self) -> list["_Iteration"]:
-        return [self._iteration(number) for number in range(self._num_iterations)]
+        """Where connections idle between iterations for so long that their windows are halved, each iteration finds what
+        the one before has left of them, and a few come before the first."""
+        iteration, so_far = self._iteration(0)
+        if not so_far.connections:
+            return [iteration, *(self._iteration(number)[0] for number in range(1, self._num_iterations))]
+        found = []
+        for number in [*[0] * NUM_TURNS, *range(1, self._num_iterations)]:
+            iteration, so_far = self._iteration(number, so_far.after(iteration.time_s))
+            found.append(iteration)
+        return found[NUM_TURNS - 1 :]
 
     def predict(self, beyond: Sequence[str]) -> IterationPrediction:
         """All of it; `beyond` says in what it lies outside."""
@@ -259,11 +268,13 @@ class _Predictor:
         if not any(slowdown.varies for slowdown in slowdowns):
             return 1
         measured = self._plan.experiment.workload.phase_lengths().get("measured", NUM_ITERATIONS)
-        buckets = self._iteration(0).buckets if self._joins_ready else self._buckets
+        buckets = self._iteration(0)[0].buckets if self._joins_ready else self._buckets
         num_exchanges = sum(len(bucket.exchanges) for bucket in buckets)
         return max(1, min(measured, NUM_ITERATIONS, MAX_EXCHANGES // max(1, num_exchanges)))
 
-    def _iteration(self, number: int) -> "_Iteration":
+    def _iteration(self, number: int, before: "_SoFar | None" = None) -> tuple["_Iteration", "_SoFar"]:
+        """And what it leaves to the next one, as `before` is of the one before it; None: all connections have grown, or
+        are new if they have been idle for long."""
         factors = [1.0] * self._plan.experiment.workers
         for name, spec in self._plan.hosts.items():
             if spec.slowdown is not None:
@@ -272,7 +283,12 @@ class _Predictor:
                 factors[rank] = spec.slowdown.draw(
                     iteration_random(seed=seed, rank=rank, phase="measured", index=number)
                 )
-        so_far = _SoFar(free_s=[0.0] * (len(factors) + self._plan.world.num_servers))
+        update_s = self._table.update_s * max(factors)
+        so_far = _SoFar(
+            free_s=[0.0] * (len(factors) + self._plan.world.num_servers),
+            last_s=-update_s if before is None else before.last_s,
+            connections=None if before is None else before.connections,
+        )
         if self._joins_ready:
             self._exchange_joined(so_far, factors)
         else:
@@ -280,15 +296,16 @@ class _Predictor:
                 computed_s = [bucket.ready_s * factor for factor in factors]
                 begins_s = list(map(max, so_far.free_s, computed_s)) + so_far.free_s[len(factors) :]
                 self._exchange(so_far, bucket, begins_s, waited=max(computed_s) < max(so_far.free_s))
-        return _Iteration(
+        iteration = _Iteration(
             factors=tuple(factors),
             passes_s=self._passes_s * max(factors),
-            update_s=self._table.update_s * max(factors),
+            update_s=update_s,
             input_s=self._table.input_and_copy_s,
             buckets=tuple(so_far.buckets),
             exchanged=tuple(so_far.exchanged),
             waits=tuple(so_far.waits),
         )
+        return iteration, so_far
 
     @property
     def _joins_ready(self) -> bool:
@@ -514,13 +531,17 @@ class _SoFar:
     free_s: list[float]
     """When each participant was done with it."""
     last_s: float = 0.0
-    """When the last byte came."""
+    """When the last byte came; in the iteration before, if less than 0."""
     connections: Connections | None = None
     links_free_s: Sequence[float] = ()
     """When each link has sent its last byte."""
     buckets: list[_Bucket] = field(default_factory=list)
     exchanged: list[tuple[float, float]] = field(default_factory=list)
     waits: list[bool] = field(default_factory=list)
+
+    def after(self, time_s: float) -> "_SoFar":
+        """As the next iteration finds it, which begins then."""
+        return _SoFar(free_s=[], last_s=self.last_s - time_s, connections=self.connections)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -184,9 +184,9 @@ class _Replayer:
         assert not isinstance(node, Compute), "the device computes"
         buffers: list[torch.Tensor] = []
         started = _Started(time.monotonic(), buffers)
-        self._post(number, node, buffers).add_end_callback(
-            lambda error: self._ended.put(_Ended(number, time.monotonic(), error))
-        )
+        work = self._post(number, node, buffers)
+        work.add_end_callback(lambda error: self._ended.put(_Ended(number, time.monotonic(), error)))
+        work.proceed(waiting=False)  # nobody waits for it: it would lie there for as long as somebody may
         return started
 
     def give_back(self, started: _Started) -> None:
