@@ -482,8 +482,9 @@ static int transmit(struct state *s) {
             int sent = sendmmsg(r->socket, messages + done, num_messages - done, 0);
             if (sent < 0 && errno == EINTR) continue;
             /* What the machine cannot send now counts as sent and lost: the timer repeats it. */
-            int no_messages = sent < 0 && (errno == EIO || errno == EINVAL) && r->max_segments > 1;
-            if (no_messages) r->max_segments = 1; /* a way without checksum offload, or of a smaller MTU */
+            int no_messages = sent < 0 && (errno == EIO || errno == EINVAL || errno == EMSGSIZE) &&
+                              messages[done].msg_hdr.msg_control;
+            if (no_messages) r->max_segments = most = 1; /* a way without checksum offload, or of a smaller MTU */
             else if (sent < 0 && errno != ECONNREFUSED && errno != ENOBUFS && errno != EAGAIN) return -1;
             done += sent < 0 ? 1 : sent;
         }

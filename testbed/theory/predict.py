@@ -221,8 +221,8 @@ class _Predictor:
         return _mean_time_s(self._iterations()) if self._known else None
 
     def _iterations(self) -> list["_Iteration"]:
-        """Where connections idle between iterations for so long that their windows are halved, each iteration finds what
-        the one before has left of them, and a few come before the first."""
+        """Where connections idle between iterations for so long that their windows are halved, each iteration finds
+        what the one before has left of them, and a few come before the first."""
         iteration, so_far = self._iteration(0)
         if not so_far.connections:
             return [iteration, *(self._iteration(number)[0] for number in range(1, self._num_iterations))]

@@ -427,6 +427,80 @@ def _coalesced(rank: Rank) -> dict[str, Any]:
     }
 
 
+def _in_modes(rank: Rank, backend: str) -> list[list[float]]:
+    """What evaluation exchanges: tensors of inference mode, and parameters that nobody's gradients go through."""
+    import torch
+    import torch.distributed as dist
+
+    join_group(rank, backend)
+    mine, size = 1.0 + rank.rank, rank.size
+    found: list[list[float]] = []
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            many, parts = torch.zeros(size), list(torch.zeros(size, 1).unbind())
+            made = [torch.nn.Parameter(torch.zeros(1)) for _ in range(3 * size)]
+            lists = [made[:size], made[size : 2 * size], made[2 * size :]]
+            sent = [torch.full((1,), 10 * mine + to) for to in range(size)]
+            part = torch.zeros(1)
+            spread = torch.zeros(size) if backend == "gloo" else torch.zeros(2 * size)[::2]  # gloo takes one for whole
+            dist.all_gather_into_tensor(many, torch.full((1,), mine))
+            dist.all_gather(parts, torch.full((1,), mine))
+            dist.all_gather(lists[0], torch.full((1,), mine))
+            dist.all_to_all(lists[1], sent)
+            dist.gather(torch.full((1,), mine), lists[2] if rank.rank == 0 else None)
+            dist.scatter(part, sent if rank.rank == 0 else None)
+            found.append([*many.tolist(), *map(float, parts), *map(float, made), float(part)])
+            dist.reduce_scatter_tensor(part, torch.arange(float(size)) + mine)
+            dist.all_to_all_single(many, torch.full((size,), mine))
+            dist.all_reduce(spread.fill_(mine))
+            objects: list[Any] = [None] * size
+            dist.all_gather_object(objects, rank.rank)
+            average = torch.full((3,), mine)
+            if backend == "testbed":  # gloo has none
+                dist.all_reduce(average, dist.ReduceOp.AVG)
+            else:
+                average.fill_((1.0 + size) / 2)
+            if rank.rank == 0:
+                dist.send(many, 1)
+            else:
+                dist.recv(spread, 0)
+            found.append([float(part), *many.tolist(), *spread.tolist(), *map(float, objects), *average.tolist()])
+    dist.destroy_process_group()
+    return found
+
+
+def test_operations_write_in_the_mode_of_whoever_starts_them() -> None:
+    """Inference mode and grad mode belong to a thread; backends carry them along (at::ThreadLocalState)."""
+    of_gloo, ours = ([each.value for each in run_ranks(_in_modes, 2, backend)] for backend in ("gloo", "testbed"))
+    assert ours == of_gloo
+
+
+def _repaired_and_tried_again(rank: Rank) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    join_group(rank)
+    group = dist.group.WORLD
+    assert group is not None
+    good, bad, output = torch.ones(4), torch.ones(1).expand(4), torch.zeros(8)
+    with pytest.raises(Exception, match="share memory"):
+        group.allreduce_coalesced([good, bad], dist.AllreduceCoalescedOptions()).wait()
+    with pytest.raises(Exception, match="share memory"):
+        group.broadcast([good, bad], dist.BroadcastOptions()).wait()
+    with pytest.raises(Exception, match="go with"):
+        group.allgather_into_tensor_coalesced([output, torch.zeros(7)], [good, good]).wait()
+    with pytest.raises(Exception, match="go with"):
+        group.reduce_scatter_tensor_coalesced([good, torch.zeros(3)], [output, output]).wait()
+    group.allreduce_coalesced([good, bad.clone()], dist.AllreduceCoalescedOptions()).wait()
+    dist.destroy_process_group()
+    return [*good.tolist(), *output.tolist()]
+
+
+def test_of_several_tensors_none_is_changed_where_one_cannot_be_exchanged() -> None:
+    """Whoever repairs it and tries again would add the others twice."""
+    assert [each.value for each in run_ranks(_repaired_and_tried_again, 2)] == [[2.0] * 4 + [0.0] * 8] * 2
+
+
 def test_coalesced_operations_go_through_the_group() -> None:
     for outcome in run_ranks(_coalesced, 2):
         assert outcome.value["all_reduce"] == [[3.0], [3.0], [], [3.0]]

@@ -101,7 +101,7 @@ class SwitchReducer:
         name = "-".join(map(str, self._sizes))
         try:
             total = self._client.all_reduce(name, values.float().numpy())
-        except AggregationError as error:
+        except (AggregationError, OSError) as error:
             self._lose(f"{self._title} is lost: {error}")
             self._open = True
             return False

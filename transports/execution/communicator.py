@@ -38,6 +38,7 @@ from transports.execution.operations import (
     dtype_index,
 )
 from transports.execution.pairs import Message, PointToPoint
+from transports.execution.tensors import writing_mode
 from transports.execution.trace import CodecAccount, OperationTrace
 from transports.group import Group
 
@@ -192,8 +193,8 @@ class _Task(Work):
     """A collective in the queue, which has the group's endpoint to itself while it runs."""
 
     __slots__ = (
-        "_communicator", "deferred", "enqueued_s", "is_traced", "job", "name", "program", "sequence", "size_bytes",
-        "started_s", "timeout_s", "values",
+        "_communicator", "deferred", "enqueued_s", "is_traced", "job", "mode", "name", "program", "sequence",
+        "size_bytes", "started_s", "timeout_s", "values",
     )  # fmt: skip
 
     def __init__(self, communicator: "Communicator", name: str, size_bytes: int, timeout_s: float) -> None:
@@ -203,6 +204,8 @@ class _Task(Work):
         self.size_bytes = size_bytes
         self.timeout_s = timeout_s
         self.job: Job | None = None
+        self.mode: Final = writing_mode()
+        """In which the job writes."""
         self.program: Program | None = None
         """Instead of a job: one that can be gone on with by another thread."""
         self.values: torch.Tensor | None = None
@@ -257,7 +260,7 @@ class Communicator:
         self._endpoint = self._transport.endpoint
         self.pool = CallbackThreads(NUM_CALLBACK_THREADS, f"callback of {group.name}")
         """What works call back on."""
-        self._nothing = torch.zeros(1, dtype=torch.uint8)
+        self._nothing = torch.zeros(1, dtype=torch.uint8, device="cpu")
         """What a barrier exchanges."""
         self._point_to_point = PointToPoint(channel, group, self._endpoint.departure)
         self._tasks: deque[_Task] = deque()
@@ -598,17 +601,17 @@ class Communicator:
         return False
 
     def _run_task(self, task: _Task) -> None:
-        transport = self._transport
+        error: BaseException | None = None
         try:
             self._execute(task)
-        except Exception as error:
-            if transport.has_begun:
+        except Exception as failure:
+            if self.size > 1:
+                # Whatever was sent of it: the others may have done their part, and wait for nobody (a gather's senders
+                # do not), so that the next operation here would be paired with their last one.
                 raise
-            self._active = None  # nothing has been sent of it: the others know nothing, and the group is as it was
-            task.finish(error)
-            return
+            error = failure
         self._active = None
-        task.finish(None)
+        task.finish(error)
 
     def _execute(self, task: _Task) -> None:
         """On whatever thread has taken it."""
@@ -619,7 +622,8 @@ class Communicator:
             task.started_s = time.monotonic()
             transport.begin(task.started_s + task.timeout_s)
         if task.job is not None:
-            task.job(transport)
+            with task.mode():
+                task.job(transport)
         else:
             assert task.program is not None, "a task is one or the other"
             assert task.values is not None

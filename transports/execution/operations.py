@@ -102,8 +102,6 @@ class Transport:
         self.rank = group.rank
         self.size = group.size
         self._endpoint = channel.open(replace(group, size=group.size + collective.num_servers))
-        self.has_begun = False
-        """Whether anything of the present job may have been sent: then the others wait for the rest of it."""
         self.deadline_s = 0.0
         """Of the present job, on time.monotonic()."""
         self.first_byte_s: float | None = None
@@ -132,7 +130,6 @@ class Transport:
     @property
     def endpoint(self) -> Endpoint:
         """For jobs that send by themselves."""
-        self.has_begun = True
         return self._endpoint
 
     def begin(self, deadline_s: float) -> None:
@@ -140,7 +137,6 @@ class Transport:
         self.deadline_s = deadline_s
         self.first_byte_s = None
         self.codec = CodecAccount()
-        self.has_begun = False
 
     def forget(self) -> None:
         """What was worked out for exchanges and is kept, with its memory: the next of each kind is worked out anew."""
@@ -263,7 +259,7 @@ class Transport:
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
-        self._run("barrier", {"output": torch.zeros(1, dtype=torch.uint8)}, 1, torch.uint8)
+        self._run("barrier", {"output": torch.zeros(1, dtype=torch.uint8, device="cpu")}, 1, torch.uint8)
 
     def _summed_by_reducer(self, values: torch.Tensor, op: ReduceOperation) -> bool:
         """Whether the values have become the sum, by the reducer or by a member that still had its last one."""
@@ -273,7 +269,6 @@ class Transport:
             return True  # whoever still has a reducer would not wait for those that have lost theirs
         if not self.reducer.adds(values.dtype, op):
             return False
-        self.has_begun = True
         return self.reducer.all_reduce(values) or self._settle(values)
 
     def _settle(self, values: torch.Tensor | None = None) -> bool:
@@ -297,7 +292,6 @@ class Transport:
         root: int = 0,
         splits: Splits | None = None,
     ) -> None:
-        self.has_begun = True
         self._settle()
         program = self._executor.program(_exchange(operation, num_elements, dtype, op, root, splits))
         self.exchange(program, buffers, self.next_sequence)
@@ -307,7 +301,6 @@ class Transport:
         exception of a signal's handler, goes on where its schedule is compiled."""
         if sequence == self._sequence:
             return
-        self.has_begun = True
         first_s = self._executor.run(program, buffers, sequence=sequence, deadline_s=self.deadline_s)
         if self.first_byte_s is None:
             self.first_byte_s = first_s

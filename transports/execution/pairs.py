@@ -35,7 +35,7 @@ from transports.execution.point_to_point import (
     Transmit,
     Unmatched,
 )
-from transports.execution.tensors import flat, nothing, raw
+from transports.execution.tensors import flat, nothing, raw, writing_mode
 from transports.group import Group, Store
 
 LINGER_S: Final = 30.0
@@ -86,6 +86,7 @@ class Message:
         self._tensor: torch.Tensor | None = tensor
         self._values: torch.Tensor | None = None
         self._restore: Callable[[], None] = nothing
+        self._mode: Final = writing_mode()
         self._lock = threading.Lock()
         self._is_claimed = False
 
@@ -120,7 +121,8 @@ class Message:
             return
         self.over = True
         if error is None and self.kind == "receive":
-            self._restore()
+            with self._mode():
+                self._restore()
         self._tensor, self._values, self._restore = None, None, nothing
         self._finish(self, error)
 

@@ -1,8 +1,18 @@
 """A tensor as what travels: contiguous elements, and their bytes."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
+
+Mode = Callable[[], AbstractContextManager[None]]
+"""What the results of an operation are written in, on whatever thread that happens."""
+
+
+def writing_mode() -> Mode:
+    """That of the thread that starts an operation, as torch's own backends carry it along: tensors that were made in
+    inference mode can be written to in it alone, and no result is part of a graph that gradients go through."""
+    return torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad
 
 
 def raw(tensor: torch.Tensor) -> memoryview:

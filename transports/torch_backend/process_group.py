@@ -56,7 +56,7 @@ from transports.compression.base import COMPRESSORS, Compressor, require_for_gro
 from transports.errors import OptionError
 from transports.execution import sparse
 from transports.execution.communicator import Communicator
-from transports.execution.operations import ReduceOperation, Transport, check, check_written
+from transports.execution.operations import ReduceOperation, Transport, check, check_parts, check_written
 from transports.group import Group, Store
 from transports.torch_backend.autoload import BACKEND
 from transports.torch_backend.environment import (
@@ -246,16 +246,18 @@ class TestbedProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Each tensor becomes the reduction of all members'; sparse ones by SUM or AVG."""
         operation = _reduce_operation(opts)
-        if _factor(opts) is not None:
-            self._require_reducible(tensors, operation)
+        multiplies = _factor(opts) is not None
+        if multiplies or len(tensors) > 1:
+            self._require_written(tensors, operation)
+        if multiplies:
             for tensor in tensors:
                 _premultiply(tensor, opts)
         works = [self._all_reduce(tensor, operation) for tensor in tensors]
         return Operation(works, tensors, is_waited_for=_is_waited_for(opts))
 
-    def _require_reducible(self, tensors: Sequence[torch.Tensor], operation: ReduceOperation) -> None:
-        """Open the group, and look at all tensors, before any is changed: whoever tries again would multiply twice.
-        Raises what the operation would."""
+    def _require_written(self, tensors: Sequence[torch.Tensor], operation: ReduceOperation = "sum") -> None:
+        """Open the group, and look at all tensors, before any is changed: whoever tries again would multiply, or add,
+        twice. Raises what the operation would."""
         members = self._open
         for tensor in tensors:
             if tensor.is_sparse:
@@ -263,6 +265,22 @@ class TestbedProcessGroup(dist.ProcessGroup):
             elif isinstance(members, Communicator):
                 check(tensor, operation)
                 check_written(tensor)
+
+    def _require_parts(
+        self,
+        wholes: Sequence[torch.Tensor],
+        its_parts: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
+        operation: ReduceOperation = "sum",
+    ) -> None:
+        """The same of pairs of a whole and a part, of which one side is written. Raises ValueError unless there are as
+        many of each."""
+        self._require_written(written, operation)
+        for whole, part in zip(wholes, its_parts, strict=True):
+            if isinstance(self._open, Communicator):
+                check(whole)
+                check(part)
+                check_parts(whole, part, self.size())
 
     def _all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation) -> WorkLike:
         if not tensor.is_sparse:
@@ -280,12 +298,14 @@ class TestbedProcessGroup(dist.ProcessGroup):
         if _factor(opts) is not None:
             is_root = self.rank() == opts.rootRank
             if is_root:
-                self._require_reducible(tensors, operation)
+                self._require_written(tensors, operation)
             tensors = [_premultiply(tensor if is_root else tensor.clone(), opts) for tensor in tensors]
         return Operation([self._open.reduce(tensor, opts.rootRank, operation) for tensor in tensors], tensors)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         """Each tensor becomes the root's."""
+        if len(tensors) > 1:
+            self._require_written(tensors)
         works = [self._open.broadcast(tensor, opts.rootRank) for tensor in tensors]
         return Operation(works, tensors, is_waited_for=_is_waited_for(opts))
 
@@ -293,6 +313,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
         """Each output becomes all members' inputs, by rank."""
+        self._require_parts(outputs, inputs, outputs)
         pairs = zip(outputs, inputs, strict=True)
         return Operation([self._open.all_gather(output, part) for output, part in pairs], outputs)
 
@@ -311,6 +332,8 @@ class TestbedProcessGroup(dist.ProcessGroup):
         gathered: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         for parts, part in zip(outputs, inputs, strict=True):
             self._require_own(parts, part)
+            self._require_written(parts)
+        for parts, part in zip(outputs, inputs, strict=True):
             if _alike(parts):
                 flat = part.new_empty((self.size(), *part.shape))
                 works.append(self._open.all_gather(flat, part))
@@ -336,6 +359,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         """Each output becomes this member's part of the reduction of all members' inputs."""
         operation = _reduce_operation(opts)
+        self._require_parts(inputs, outputs, outputs, operation)
         if _factor(opts) is not None:
             inputs = [_premultiply(whole.clone(), opts) for whole in inputs]
         pairs = zip(outputs, inputs, strict=True)
@@ -360,6 +384,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         if all(map(_alike, inputs)):
             return self.reduce_scatter_single_coalesced(outputs, [torch.stack(parts) for parts in inputs], opts)
         operation = _reduce_operation(opts)
+        self._require_written(outputs, operation)
         copies = [[_premultiply(part.clone(), opts) for part in parts] for parts in inputs]
         works = [self._open.reduce(part, root, operation) for parts in copies for root, part in enumerate(parts)]
 

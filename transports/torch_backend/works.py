@@ -20,6 +20,7 @@ from torch.futures import Future
 
 from transports.baselines.base import WorkLike
 from transports.execution.communicator import Work
+from transports.execution.tensors import writing_mode
 
 _BUSY_POLL_S: Final = 1e-3
 """Who asks again so soon does nothing else."""
@@ -166,6 +167,7 @@ class Operation(PythonCallbackWork):
         self._works = works
         self._value = value
         self._finish = finish
+        self._mode: Final = writing_mode()
         self._num_missing = len(works)
         self._future_is_out = False
         self._settling = 0
@@ -241,7 +243,8 @@ class Operation(PythonCallbackWork):
         end = self._end
         if end.error is None and self._finish is not None:
             try:
-                self._finish()
+                with self._mode():
+                    self._finish()
             except BaseException as error:  # noqa: BLE001 - not handed on it would leave the waiting side waiting
                 end.error = error
         # In this order, as get_future() looks at them in the other: where both come at once, that one waits.

@@ -148,7 +148,7 @@ class BulkEndpoint:
         """Receive what is both offered and expected."""
         while peer.receives and peer.offered:
             message, offered = peer.receives.popleft(), peer.offered.popleft()
-            if offered != message.header:
+            if pack(offered) != pack(message.header):  # in which numbers have the bits that travel
                 raise mismatch(sender=rank, sent=offered, receiver=self._group.rank, expected=message.header)
             self._under_way[self._data.post_receive(rank, message.header, message.view)] = message.token
         if peer.farewell is not None:

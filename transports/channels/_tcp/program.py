@@ -65,6 +65,7 @@ class Lane(ctypes.Structure):
         ("slots", ctypes.c_uint64),
         ("moved", ctypes.c_uint64),
         ("moved_ns", ctypes.c_int64),
+        ("added", ctypes.c_uint64),
         ("error", ctypes.c_int32),
         ("first", ctypes.c_uint32),
         ("num_steps", ctypes.c_uint32),
@@ -73,7 +74,6 @@ class Lane(ctypes.Structure):
         ("sends", ctypes.c_uint32),
         ("blocked", ctypes.c_uint32),
         ("agreed", ctypes.c_uint32),
-        ("added", ctypes.c_uint32),
         ("first_phase", ctypes.c_uint32),
         ("header", ctypes.c_uint8 * HEADER_BYTES),
     )

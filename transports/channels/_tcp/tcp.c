@@ -57,12 +57,12 @@ struct lane {
     uint64_t slots; /* offset of `window` of them, for messages that are to be added */
     uint64_t moved; /* bytes of the message under way, its header counted */
     int64_t moved_ns;
+    uint64_t added; /* bytes of the message under way that have been added already */
     int32_t error;
     uint32_t first, num_steps; /* in `order` */
     uint32_t next;             /* position of the message under way */
     uint32_t oldest;           /* position of the first that is not done */
     uint32_t sends, blocked, agreed;
-    uint32_t added;       /* bytes of the message under way that have been added already */
     uint32_t first_phase; /* that of its first message; connections take a peer's messages in turn */
     uint8_t header[HEADER_BYTES];
 };
@@ -372,7 +372,7 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
         uint64_t ready = here - lane->added, rest = ready % run->element_bytes;
         combine(run->type, run->reduction, step->view + lane->added, from, ready - rest);
         memmove(from, from + ready - rest, rest);
-        lane->added += (uint32_t)(ready - rest);
+        lane->added += ready - rest;
     }
     if (here < step->num_bytes) {
         if ((uint64_t)got < wanted && !lane->connection->ending)
@@ -433,7 +433,8 @@ static void begin_schedule(struct run *run) {
         struct lane *lane = &run->lanes[number];
         lane->moved = 0;
         lane->moved_ns = begun_ns;
-        lane->next = lane->oldest = lane->blocked = lane->agreed = lane->added = 0;
+        lane->next = lane->oldest = lane->blocked = lane->agreed = 0;
+        lane->added = 0;
         lane->connection->num_completed = lane->connection->num_notified = lane->connection->num_zero_copy;
     }
     run->num_left = run->num_steps;

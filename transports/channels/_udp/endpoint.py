@@ -286,7 +286,7 @@ class UdpEndpoint:
                 payload_bytes_sent=state.outgoing.payload_bytes,
                 payload_bytes_received=state.incoming.payload_bytes,
                 acknowledgement_bytes_sent=state.acknowledgement_bytes,
-                retransmitted_bytes=state.outgoing.retransmitted_bytes,
+                retransmitted_bytes=max(0, state.outgoing.retransmitted_bytes),
             )
             for peer in self._in_order
             for state in (peer.connection.state,)

@@ -130,7 +130,7 @@ class Outgoing(ctypes.Structure):
 
     _fields_ = (
         ("next_number", _u64), ("limit", _u64), ("loss_s", _double), ("payload_bytes", _u64),
-        ("retransmitted_bytes", _u64), ("delivered_bytes", _u64), ("packet_bytes", _u32), ("num_under_way", _u32),
+        ("retransmitted_bytes", _i64), ("delivered_bytes", _u64), ("packet_bytes", _u32), ("num_under_way", _u32),
         ("completions", _pointer), ("end", _u64), ("busy_from", _u64), ("next_offset", _u64),
         ("largest_acknowledged", _i64), ("num_sent_whole", _u32), ("num_pending", _u32), ("messages", Queue),
         ("sent", Queue), ("kept", Queue), ("lost", Queue), ("acknowledged", Ranges),

@@ -54,7 +54,9 @@ struct outgoing {
     uint64_t next_number;
     uint64_t limit; /* how far the peer lets the stream go */
     double loss_s;  /* when what is under way longest has to be looked at again; infinity: never */
-    uint64_t payload_bytes, retransmitted_bytes, delivered_bytes;
+    uint64_t payload_bytes;
+    int64_t retransmitted_bytes; /* less than 0 where the kernel had no room for fresh bytes, until these have left */
+    uint64_t delivered_bytes;
     uint32_t packet_bytes;
     uint32_t num_under_way; /* packets */
     struct tokens *completions; /* of messages that have arrived */
