@@ -309,8 +309,10 @@ def bench_all(
     Example: testbed bench all --output bench.json
     """
     from testbed.benchmarks.suite import every_part, run_all
+    from testbed.machine.doctor import require_root
 
     set_up_logging(verbose)
+    require_root()  # before the rows of the last time are gone
     run_all(every_part(), output, standard_output())
 
 

@@ -212,6 +212,8 @@ def generate(
 
     with as_spec_errors():
         given = _options(options or [])
+        if "kind" in given:
+            raise SpecError(f"--set kind: it is {kind}, which comes first")
         try:
             generator = GENERATORS.parse({"kind": kind, **given})
         except ValidationError as error:

@@ -73,7 +73,7 @@ def _collective_bytes(
                 if count and other != place:
                     yield (members[place], members[other]), count * element_bytes, 1
         return
-    if len(members) < graph.num_ranks:
+    if first.group != graph.first_group_of_all:
         algorithm = algorithm.of_further_group()
     world: World = algorithm.world(len(members), racks=tuple(racks[member] for member in members) if racks else ())
     count = first.num_elements

@@ -18,6 +18,12 @@ def out_of_time(plan: Plan) -> list[str]:
             f"{limit} is how long a worker may say nothing, and computing an iteration takes {format_time(compute_s)}; "
             "allowed: more than that"
         )
+    graph = plan.experiment.workload.graph()
+    if graph is not None and (wait_s := round(graph.longest_wait_s(), 3)) >= timeout_s:
+        found.append(
+            f"{limit} is how long an exchange may take, and in the trace a rank waits {format_time(wait_s)} in one for "
+            "the computing of others; allowed: more than that"
+        )
     size_bytes, least_s = _largest_exchange(plan)
     if least_s >= timeout_s:
         found.append(

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from testbed.errors import SpecError
 from testbed.record.number_text import percent_text, rate_text
 from testbed.record.writer import replace_text
 from testbed.report.drawing import write_pictures
@@ -28,6 +29,8 @@ _FIRST_BPS: Final = 1e9
 def write_advice(advice: Advice, trace: str, source: str, path: Path) -> None:
     """Write the page, and its figure beside it; `source` says where the trace's times are from. Raises
     MissingRequirementError where that cannot be."""
+    if path.suffix != ".html":
+        raise SpecError(f"--page {path}: a page's name ends in .html")
     figures = {"scaling": scaling_figure(advice)}
     page = template("advice.html.j2").render(
         advice=advice,
@@ -43,7 +46,7 @@ def write_advice(advice: Advice, trace: str, source: str, path: Path) -> None:
         **inlined(figures),
     )
     replace_text(path, page)
-    write_pictures(path, figures)
+    write_pictures(path, figures, is_ours=figures.__contains__)
 
 
 def scaling_figure(advice: Advice) -> Figure:

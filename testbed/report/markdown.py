@@ -5,21 +5,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from testbed.record.number_text import DASH, digits, percent_text, rate_text, size_text, time_text
-from testbed.record.summary import Summary
+from testbed.record.summary import STANDING, Summary
 from testbed.report import wording
 
 Row = Sequence[str]
 
 
 def run_markdown(summary: Summary, pictures: Sequence[Path], folder: Path) -> str:
-    """A run: headline, verdict, numbers, links, and its pictures, whose paths are written from `folder` on."""
+    """A run: verdict, headline where its numbers stand, numbers, links, and its pictures, whose paths are written from
+    `folder` on."""
     lines = [f"# {summary.name}", ""]
     lines += [
         f"{summary.setup}  " if summary.setup else "",
         f"run `{summary.run_id}`, started {summary.started_at}",
         "",
     ]
-    lines += [wording.headline(summary), "", f"**{summary.outcome.upper()}**: {wording.OUTCOMES[summary.outcome]}", ""]
+    lines += [f"**{summary.outcome.upper()}**: {wording.OUTCOMES[summary.outcome]}", ""]
+    if summary.outcome in STANDING or summary.iteration_time_s is None:
+        lines += [wording.headline(summary), ""]
     said = [*summary.reasons, *(f"note: {note}" for note in summary.notes)]
     lines += [*(f"- {plain(each)}" for each in said), ""] if said else []
     lines += table(("", "", ""), "lrl", _numbers(summary))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from testbed.metrics.server import reopen_command
 from testbed.record import number_text
 from testbed.record.reader import DOCUMENTS, Record
+from testbed.record.summary import STANDING
 from testbed.record.writer import replace_text
 from testbed.report import plots, vega, wording
 from testbed.report.drawing import script, write_pictures
@@ -38,6 +39,7 @@ def write_report(record: Record, *, pictures: bool = False) -> Path:
     page = template("report.html.j2").render(
         record=record,
         summary=record.summary,
+        stands=record.summary.outcome in STANDING,
         wording=wording,
         reopen_command=reopen_command(record.path),
         median_iteration=plots.median_iteration(record),

@@ -123,6 +123,12 @@ class Graph:
         and then the receive. Those of a group, of a pair and of a tag in their order."""
         return tuple(_matches(self))
 
+    @property
+    def first_group_of_all(self) -> str | None:
+        """The group of all ranks that a job's own can be; any further one has connections, and an order, of its own."""
+        everybody = tuple(range(self.num_ranks))
+        return next((name for name, members in self.groups.items() if members == everybody), None)
+
     def node(self, place: Place) -> Node:
         """The node there."""
         return self.ranks[place[0]][place[1]]
@@ -143,7 +149,12 @@ class Graph:
     def critical_path_s(self) -> float:
         """How long an iteration takes where exchanges take no time: computing alone, with the waiting of ranks for each
         other that the graph itself brings (a pipeline's bubbles)."""
-        return max((_ended_s(self)), default=0.0)
+        return max(_without_network(self).ended_s, default=0.0)
+
+    def longest_wait_s(self) -> float:
+        """How long an exchange takes at most, from where one of its ranks starts it, where none takes any time by
+        itself: what that rank waits for the computing of others."""
+        return _without_network(self).longest_wait_s
 
 
 def node_title(place: Place, node: Node) -> str:
@@ -420,23 +431,36 @@ def _circle(events: _Events, left: set[int]) -> list[Place]:
     return starts or [events.places[each - events.num_starts] for each in circle]
 
 
-def _ended_s(graph: Graph) -> list[float]:
-    """When each rank's last node ends, where exchanges take no time."""
+class _Waits(NamedTuple):
+    """An iteration whose exchanges take no time."""
+
+    ended_s: Sequence[float]
+    """When each rank's last node ends."""
+    longest_wait_s: float
+
+
+def _without_network(graph: Graph) -> _Waits:
     events = _Events(graph)
     waited, ready_s = dict(events.num_waited), defaultdict[int, float](float)
     free_s, ended_s = [0.0] * graph.num_ranks, [0.0] * graph.num_ranks
+    started_s: dict[int, float] = {}  # by the end, the first start
+    longest_wait_s = 0.0
     ready = [(0.0, event) for event in sorted(events.events) if not waited.get(event)]
     while ready:
         moment_s, event = heapq.heappop(ready)
+        if event in started_s:
+            longest_wait_s = max(longest_wait_s, moment_s - started_s[event])
         if event < events.num_starts:
             rank = events.places[event][0]
             node = graph.node(events.places[event])
             if isinstance(node, Compute):
                 moment_s = free_s[rank] = max(moment_s, free_s[rank]) + node.duration_s
+            else:
+                started_s.setdefault(events.successors[event][0], moment_s)
             ended_s[rank] = max(ended_s[rank], moment_s)
         for following in events.successors[event]:
             ready_s[following] = max(ready_s[following], moment_s)
             waited[following] -= 1
             if not waited[following]:
                 heapq.heappush(ready, (ready_s[following], following))
-    return ended_s
+    return _Waits(ended_s, longest_wait_s)

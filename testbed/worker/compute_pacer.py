@@ -240,8 +240,10 @@ class SchedulePacer(ComputePacer):
         self._wait_for_gradients(self._schedule.backward_s)
 
     def update(self, at_s: float) -> None:
-        """The optimizer step begins; it lasts as long as the schedule says."""
-        self._following_s = at_s + self._slowdown * self._schedule.update_s
+        """The optimizer step begins, once layers at the front that have no gradients are through, too; it lasts as long
+        as the schedule says."""
+        computed_s = self._due_s(self._schedule.forward_s + self._schedule.backward_s)
+        self._following_s = max(at_s, computed_s) + self._slowdown * self._schedule.update_s
 
     def update_ended(self) -> float:
         """It is due to; the host may go on with the next iteration meanwhile."""

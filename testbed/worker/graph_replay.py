@@ -67,7 +67,7 @@ def _communicators(graph: Graph, world: dist.ProcessGroup, timeout: timedelta) -
     own = dist.get_rank()
     found: dict[str | None, _Member] = {None: _member(world, everybody)}
     for name, ranks in graph.groups.items():
-        group = world if ranks == everybody else dist.new_group(list(ranks), timeout=timeout)
+        group = world if name == graph.first_group_of_all else dist.new_group(list(ranks), timeout=timeout)
         if own in ranks:
             assert isinstance(group, dist.ProcessGroup), "torch gives members a group"
             found[name] = _member(group, ranks)

@@ -129,7 +129,8 @@ class Ahead(Input):
         self._executor = executor
         self._next: Future[float] | None = None
         self._left_s: float | None = None
-        """Of reading the next one, when links were waited for to be quiet; None: they have not been since the last."""
+        """Of reading the next one, when links were waited for to be quiet; negative: for how long the host has had it
+        by then, in which it is copied. None: they have not been since the last."""
 
     def take(self, start_s: float) -> float:
         """The one that was read meanwhile; the first of all is read now. What was left of it between two phases is left
@@ -151,7 +152,7 @@ class Ahead(Input):
         """Once the one under way is there; it stays for the next iteration."""
         if self._next is not None and self._left_s is None:
             settling_s = time.monotonic()
-            self._left_s = max(0.0, self._next.result() - settling_s)
+            self._left_s = self._next.result() - settling_s
 
     def _read_at(self, at_s: float) -> float:
         _sleep_until(at_s)

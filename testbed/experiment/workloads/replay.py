@@ -142,7 +142,7 @@ class Replay(Replayed):
         if self.batch_size is not None and table.batch_size is None:
             raise ValueError(
                 f"batch_size: {self.trace.file} does not say of how many samples its times are; leave it out, or write "
-                "`# batch_size=32` at the head of a file of the format `layers` (`testbed trace convert`)"
+                "`# batch_size=32` at the head of a file of the format `layers` (`testbed trace import`)"
             )
         for layer in table.layers:
             _ = layer.tensors  # raises ValueError

@@ -1,7 +1,7 @@
 """Execution traces of MLCommons Chakra (Sridharan et al., "Chakra", 2023, arXiv:2305.14516), as ASTRA-sim reads them.
 
 A file for each rank, `NAME.RANK.et`, and where ranks have groups `NAME.groups.json` beside them, which says the members
-of each (ASTRA-sim's communicator groups): `{"0": [0, 1, 2, 3]}`; without it all collectives are of all ranks. The
+of each (ASTRA-sim's communicator groups): `{"1": [0, 1, 2, 3]}`; without it all collectives are of all ranks. The
 schema is `testbed/traces/protobuf/chakra.proto`. Attributes of nodes that are read and written:
 
     is_cpu_op     false; computing on a processor beside computing on another device, both with a duration, is refused,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _VERSION: Final = "0.0.4"
 _RANK: Final = re.compile(r"\.(\d{1,5})\.et(\.gz)?$")
 _GROUPS: Final = ".groups.json"
+_DEFAULT: Final = "0"
+"""All ranks, where no file says otherwise."""
 _WORLD: Final = "world"
 _OPERATIONS: Final = {
     "all_reduce": "ALL_REDUCE",
@@ -77,7 +79,8 @@ class Chakra(TraceFormat):
                 "a table of layers is no graph until it is said how ranks divide it: `testbed trace generate`"
             )
         _require_protobuf()
-        numbers = {name: str(number) for number, name in enumerate(trace.groups)}
+        # From 1: to ASTRA-sim "0" is all ranks, whatever a file says (Workload.cc, extract_comm_group).
+        numbers = {name: str(number) for number, name in enumerate(trace.groups, 1)}
         found = {f".{rank}.et": _encoded(trace, nodes, numbers) for rank, nodes in enumerate(trace.ranks)}
         if trace.groups:
             groups = {numbers[name]: list(members) for name, members in trace.groups.items()}
@@ -200,6 +203,8 @@ class _RankReader:
             reader.fail(f"comm_type {kind} is not known; allowed: 0 to {max(names)}")
         operation = names[kind]
         group = reader.word("pg_name", _WORLD) or _WORLD
+        if group == _DEFAULT and group not in self._groups:
+            group = _WORLD
         if group not in self._groups:
             reader.fail(f"its group (pg_name) {group!r} is not in a file NAME{_GROUPS}")
         involved = reader.value("involved_dim")

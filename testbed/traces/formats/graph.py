@@ -17,6 +17,7 @@ reduce, gather and scatter, `splits` of an all_to_all whose parts differ (testbe
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -25,6 +26,7 @@ from testbed.traces.graph import Collective, Compute, Graph, GraphError, Node, R
 from testbed.traces.table import LayerTable
 
 _FORMAT: Final = "testbed graph"
+_BEGINNING: Final = re.compile(rb'"format"\s*:\s*"testbed graph"')
 _VERSION: Final = 1
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "compute": frozenset(("duration_us",)),
@@ -41,7 +43,7 @@ class GraphFormat(TraceFormat):
 
     def takes(self, source: Source) -> bool:
         """It says its name at its beginning."""
-        return len(source.files) == 1 and f'"format": "{_FORMAT}"'.encode() in source.files[0].data[:200]
+        return len(source.files) == 1 and _BEGINNING.search(source.files[0].data[:200]) is not None
 
     def load(self, source: Source) -> Graph:
         """See :class:`TraceFormat`."""

@@ -28,6 +28,7 @@ from testbed.traces.formats.base import TRACE_FORMATS, File, Source, TraceError,
 from testbed.traces.graph import Collective, Compute, Exchange, Graph, Node, Receive, Send
 from transports.collectives.base import Operation
 
+_OF_PROCESS_GROUP: Final = " of process group "
 _BEGINNING_BYTES: Final = 4096
 TORCH_TYPES: Final = {
     "uint8": "Byte",
@@ -128,11 +129,31 @@ class Kineto(TraceFormat):
         """See :class:`TraceFormat`."""
         by_rank = _by_rank(source)
         readers = [_RankReader(file, data, len(by_rank)) for file, data in by_rank]
-        groups: dict[str, tuple[int, ...]] = {}
         for reader in readers:
             reader.read()
-            groups |= reader.groups
-        return Graph(ranks=tuple(tuple(reader.nodes) for reader in readers), groups=groups)
+        names = _group_names([reader.groups for reader in readers])
+        return Graph(
+            ranks=tuple(
+                tuple(
+                    node._replace(group=names[node.group]) if isinstance(node, Collective) else node
+                    for node in reader.nodes
+                )
+                for reader in readers
+            ),
+            groups={names[key]: members for reader in readers for key, members in reader.groups.items()},
+        )
+
+
+def _group_names(by_rank: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, str]:
+    """What groups are called, by their keys (see :meth:`_RankReader._group`): by their members, and where all of these
+    name several process groups of theirs, by that name, too, since each has an order of its own."""
+    found: dict[str, str] = {}
+    for key, members in {key: members for groups in by_rank for key, members in groups.items()}.items():
+        title, _, process_group = key.partition(_OF_PROCESS_GROUP)
+        known = [{each for each, ranks in by_rank[member].items() if ranks == members} for member in members]
+        several = len(known[0]) > 1 and all(each == known[0] for each in known)
+        found[key] = f"{title} ({process_group})" if several else title
+    return found
 
 
 def _by_rank(source: Source) -> list[tuple[File, dict[str, Any]]]:
@@ -275,10 +296,17 @@ class _RankReader:
             return Receive(reader.count("Src Rank"), reader.count("Out msg nelems"), element_type)
         operation = self._operation(event, name)
         members = self._members(event, reader)
+        process_group = str(event.arguments.get("Process Group Name", ""))
         if operation == "barrier":
-            return Collective("barrier", 0, "uint8", self._group(members))
+            return Collective("barrier", 0, "uint8", self._group(members, process_group))
         num_given, num_made = reader.count("In msg nelems"), reader.count("Out msg nelems")
-        count = max(num_given, num_made)
+        count, few = max(num_given, num_made), min(num_given, num_made)
+        if operation in ("all_gather", "reduce_scatter") and count != len(members) * few:
+            self._fail(
+                event.number,
+                f"it reads {num_given} elements and writes {num_made} among {len(members)} ranks: parts that are not "
+                "alike are not told from each other",
+            )
         root = self._root(event, reader, members) if operation in _ROOTED else None
         splits: Sequence[int] = ()
         if operation in ("gather", "scatter"):
@@ -287,14 +315,16 @@ class _RankReader:
             count, splits = num_given, self._splits(reader, members)
             if not splits and num_given != num_made:
                 self._fail(event.number, f"it reads {num_given} elements and writes {num_made}, and says no splits")
-        return self._collective(event, operation, count, self._type(event, reader.word("dtype")), members, root, splits)
+        element_type = self._type(event, reader.word("dtype"))
+        return self._collective(event, operation, count, element_type, members, root, splits, process_group)
 
     def _root(self, event: _Event, reader: "_Arguments", members: Sequence[int]) -> int:
         """`Root Rank`, which our backend writes. torch has none: what it calls `Rank` of such an operation is the
         root's place in the group (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, torch/csrc/profiler/util.cpp)."""
         if "Root Rank" in event.arguments:
             return reader.count("Root Rank")
-        ranks, place = reader.numbers("Process Group Ranks") or members, reader.count("Rank")
+        cut_off = ", ..." in str(event.arguments.get("Process Group Ranks"))
+        ranks, place = (not cut_off and reader.numbers("Process Group Ranks")) or members, reader.count("Rank")
         if place >= len(ranks):
             self._fail(event.number, f"its root has place {place} in a group of {len(ranks)}")
         return ranks[place]
@@ -317,6 +347,7 @@ class _RankReader:
         members: tuple[int, ...],
         root: int | None,
         splits: Sequence[int],
+        process_group: str = "",
     ) -> Collective:
         if splits and sum(splits) != count:
             if not sum(splits) or count % sum(splits):
@@ -325,7 +356,9 @@ class _RankReader:
             splits = [split * width for split in splits]
         if splits:
             count = sum(splits)
-        return Collective(operation, count, element_type, self._group(members), root, tuple(splits) or None)
+        return Collective(
+            operation, count, element_type, self._group(members, process_group), root, tuple(splits) or None
+        )
 
     def _gloo(self, event: _Event, span: _Event) -> Exchange:
         """Of an operator and of the event that spans it, which says the shape and the type of what is read."""
@@ -385,17 +418,28 @@ class _RankReader:
 
     def _members(self, event: _Event, reader: "_Arguments") -> tuple[int, ...]:
         """The ranks of the operation's group."""
-        size, ranks = reader.count("Group size"), reader.numbers("Process Group Ranks")
+        size = reader.count("Group size")
+        if ", ..." in str(event.arguments.get("Process Group Ranks")):  # torch/csrc/profiler/util.cpp, format_list
+            if size == self._num_ranks:
+                return tuple(range(size))
+            self._fail(
+                event.number,
+                f"torch has cut off the list of its group's {size} ranks (Process Group Ranks) after the first 30; of "
+                "such groups only that of all ranks can be read",
+            )
+        ranks = reader.numbers("Process Group Ranks")
         if not ranks and size == self._num_ranks:
             return tuple(range(size))
         if len(ranks) != size:
             self._fail(event.number, f"Process Group Ranks are {list(ranks)[:8]}, and Group size is {size}")
         return tuple(sorted(ranks))
 
-    def _group(self, members: tuple[int, ...]) -> str:
-        name = "world" if members == tuple(range(self._num_ranks)) else f"ranks {','.join(map(str, members))}"
-        self.groups[name] = members
-        return name
+    def _group(self, members: tuple[int, ...], process_group: str = "") -> str:
+        """Its key: its members, and torch's name of the process group, where it is known."""
+        title = "world" if members == tuple(range(self._num_ranks)) else f"ranks {','.join(map(str, members))}"
+        key = f"{title}{_OF_PROCESS_GROUP}{process_group}"
+        self.groups[key] = members
+        return key
 
     # When what happened.
 

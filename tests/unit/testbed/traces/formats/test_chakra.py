@@ -120,11 +120,11 @@ def test_a_generic_decoder_finds_the_documented_fields(tmp_path: Path) -> None:
     assert gathered["is_cpu_op"] == (27, 0)
     assert gathered["comm_type"] == (9, 2)  # ALL_GATHER
     assert gathered["comm_size"] == (13, 3)  # of the rank's part
-    assert gathered["pg_name"] == (29, b"0")
+    assert gathered["pg_name"] == (29, b"1")
     assert sent["comm_size"] == (13, 10)
     assert sent["comm_dst"] == (11, 2)
     assert sent["comm_tag"] == (11, 7)
-    assert json.loads((folder / "t.groups.json").read_text()) == {"0": [0, 1, 2], "1": [0, 1]}
+    assert json.loads((folder / "t.groups.json").read_text()) == {"1": [0, 1, 2], "2": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_generic_decoder_finds_the_documented_fields(tmp_path: Path) -> None:
 def test_an_export_is_read_back_with_the_same_bytes_in_the_same_order(graph: Graph, tmp_path: Path) -> None:
     again = read_trace(written(graph, tmp_path / "c"))
     assert isinstance(again, Graph)
-    names = {str(number): name for number, name in enumerate(graph.groups)}
+    names = {str(number): name for number, name in enumerate(graph.groups, 1)}
     assert {names[name]: members for name, members in again.groups.items()} == graph.groups
     assert again.matches == graph.matches
     for before, after in zip(graph.ranks, again.ranks, strict=True):
