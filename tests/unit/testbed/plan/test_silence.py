@@ -1,6 +1,7 @@
 """Timeouts that cannot be kept, and those that can."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
 from testbed.plan.silence import out_of_time
+from testbed.traces.formats.graph import graph_text
+from testbed.traces.graph import Compute, Graph, Node, Receive, Send
 
 
 def late(**keys: Any) -> str:
@@ -56,3 +59,15 @@ def test_an_exchange_that_the_links_cannot_do_in_time_is_refused(
     assert int(found[1].replace(",", "")) == pytest.approx(size_bytes, rel=0.01)
     assert float(found[2]) == pytest.approx(least_s, rel=0.05)
     assert not late(timeout="5s", **spec)
+
+
+def test_a_rank_that_waits_for_others_longer_than_the_timeout_is_refused(tmp_path: Path) -> None:
+    """No rank computes for so long, and the last stage of a pipeline's first receive waits for all before it."""
+    ranks: list[tuple[Node, ...]] = [(Compute(12.0), Send(1, 4, "float32", after=(0,)))]
+    ranks += [(Receive(0, 4, "float32"), Compute(12.0, after=(0,)), Send(2, 4, "float32", after=(1,)))]
+    ranks += [(Receive(1, 4, "float32"), Compute(12.0, after=(0,)))]
+    (tmp_path / "pipeline.json").write_text(graph_text(Graph(ranks=tuple(ranks), groups={})))
+    workload = {"kind": "replay", "trace": str(tmp_path / "pipeline.json")}
+    found = late(workers=3, workload=workload, timeout="20s")
+    assert "in the trace a rank waits 24s in one for the computing of others" in found
+    assert not late(workers=3, workload=workload, timeout="25s")

@@ -101,6 +101,13 @@ def test_a_rank_computes_one_thing_at_a_time_and_waits_for_others() -> None:
     waits = graph([Compute(1.0), Compute(2.0), to(1, after=(0,))], [of(0), Compute(4.0, after=(0,))], groups={})
     assert waits.critical_path_s() == pytest.approx(5.0)
     assert waits.compute_s(0) == pytest.approx(3.0)
+    assert waits.longest_wait_s() == pytest.approx(1.0), "the receive, from the beginning on"
+
+
+def test_one_group_of_all_ranks_can_be_the_jobs_own() -> None:
+    groups = {"a": (0, 1), "b": (0, 1)}
+    assert graph([reduced(group="b")], [reduced(group="b")], groups=groups).first_group_of_all == "a"
+    assert graph([Compute(1.0)], [Compute(1.0)], groups={}).first_group_of_all is None
 
 
 @st.composite

@@ -127,3 +127,26 @@ def test_a_peer_that_is_lost_is_named(tmp_path: Path) -> None:
     path.write_text(graph_text(graph).replace('"send", "peer": 1', '"send", "peer": 0'))
     with pytest.raises(Exception, match="rank 0, node 0: rank 0 of 2 exchanges no messages with rank 0"):
         trained({"workload": {"kind": "replay", "trace": str(path), **LENGTHS}}, 2)
+
+
+def test_an_exchange_begins_at_once_though_nobody_waits_for_it(tmp_path: Path) -> None:
+    """Of several in a row, each on a group that is idle: the communication thread would leave them for 2 ms to whoever
+    may come and wait."""
+    nodes: tuple[Node, ...] = tuple(
+        Collective("all_reduce", 16, "float32", "both", after=(number - 1,) if number else ()) for number in range(40)
+    )
+    workers = replayed(Graph(ranks=(nodes, nodes), groups={"both": (0, 1)}), tmp_path)
+    shortest_s = min(each.end_s - each.start_s for worker in workers for each in due(worker))
+    assert shortest_s < 40 * 1.5e-3
+
+
+def test_groups_of_the_same_ranks_have_no_common_order(tmp_path: Path) -> None:
+    """With one communicator for both, rank 0 would begin with the second one's operation and rank 1 with the first's."""
+    first, second = (Collective("all_reduce", count, "float32", name) for name, count in (("a", 1000), ("b", 500)))
+    late = Compute(0.02)
+    ranks = (
+        (late, first._replace(after=(0,)), second),
+        (first, late, second._replace(after=(1,))),
+    )
+    for worker in replayed(Graph(ranks=ranks, groups={"a": (0, 1), "b": (0, 1)}), tmp_path):
+        assert sorted(bucket.size_bytes for each in due(worker) for bucket in each.buckets) == [2000, 2000, 4000, 4000]

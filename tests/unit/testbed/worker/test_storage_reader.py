@@ -108,6 +108,23 @@ def test_what_is_left_of_reading_between_two_phases_is_left_to_the_second(monkey
     assert waited_s == pytest.approx([0.08] + 5 * [0.06])
 
 
+def test_what_was_read_before_a_phase_ended_is_known_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copy to the device goes on meanwhile: the first iteration of a phase waits for it no more than others do."""
+    clock = Clock()
+    monkeypatch.setattr(storage_reader, "time", clock)
+    ahead = Ahead(lambda: clock.now_s + 0.005, AtOnce())
+    there_s = []
+    for _ in range(2):
+        for _ in range(2):
+            start_s = clock.now_s
+            there_s.append(ahead.take(start_s) - start_s)
+            ahead.computing_from(clock.now_s)
+            clock.sleep(0.06)
+        ahead.settle()
+        clock.sleep(5.0)
+    assert there_s == pytest.approx([0.005, -0.055, -0.055, -0.055], abs=0.006)
+
+
 def test_a_node_that_says_nothing_is_lost(listener: socket.socket) -> None:
     reader = StorageReader("127.0.0.1", port_of(listener), 0.1, lambda *_: None)
     with pytest.raises(StorageLostError, match=r"d0 sent nothing for 0\.1 s .* 77 of 77 bytes"):

@@ -296,6 +296,14 @@ def test_of_operations_in_a_row_each_waits_for_the_one_before_it(tmp_path: Path)
         (described("allreduce", **{"In msg nelems": -1}), "In msg nelems is -1"),
         (described("allreduce", **{"Group size": 3}), r"Process Group Ranks are \[0, 1\], and Group size is 3"),
         (described("broadcast"), "Rank is None"),
+        (
+            described("_allgather_base", **{"In msg nelems": 1, "Out msg nelems": 4}),
+            "reads 1 elements and writes 4 among 2 ranks: parts that are not alike",
+        ),
+        (
+            described("allreduce", **{"Group size": 31, "Process Group Ranks": f"{list(range(30))}"[:-1] + ", ...]"}),
+            "torch has cut off the list of its group's 31 ranks",
+        ),
         (described("broadcast", Rank=2), "its root has place 2 in a group of 2"),
         (described("all_to_allv", **{"Out msg nelems": 4}), "it reads 8 elements and writes 4, and says no splits"),
         (event("record_param_comms", 5.0, **{"Collective name": []}), r"Collective name is \[\], which is not a word"),
