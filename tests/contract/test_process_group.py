@@ -438,7 +438,7 @@ def _in_modes(rank: Rank, backend: str) -> list[list[float]]:
     for mode in (torch.inference_mode, torch.no_grad):
         with mode():
             many, parts = torch.zeros(size), list(torch.zeros(size, 1).unbind())
-            made = [torch.nn.Parameter(torch.zeros(1)) for _ in range(3 * size)]
+            made: list[torch.Tensor] = [torch.nn.Parameter(torch.zeros(1)) for _ in range(3 * size)]
             lists = [made[:size], made[size : 2 * size], made[2 * size :]]
             sent = [torch.full((1,), 10 * mine + to) for to in range(size)]
             part = torch.zeros(1)

@@ -305,7 +305,7 @@ class _RankReader:
             self._fail(
                 event.number,
                 f"it reads {num_given} elements and writes {num_made} among {len(members)} ranks: parts that are not "
-                "alike are not told from each other",
+                "alike cannot be taken apart",
             )
         root = self._root(event, reader, members) if operation in _ROOTED else None
         splits: Sequence[int] = ()

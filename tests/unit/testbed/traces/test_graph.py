@@ -105,7 +105,7 @@ def test_a_rank_computes_one_thing_at_a_time_and_waits_for_others() -> None:
 
 
 def test_one_group_of_all_ranks_can_be_the_jobs_own() -> None:
-    groups = {"a": (0, 1), "b": (0, 1)}
+    groups: dict[str, tuple[int, ...]] = {"a": (0, 1), "b": (0, 1)}
     assert graph([reduced(group="b")], [reduced(group="b")], groups=groups).first_group_of_all == "a"
     assert graph([Compute(1.0)], [Compute(1.0)], groups={}).first_group_of_all is None
 

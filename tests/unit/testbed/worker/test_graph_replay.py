@@ -141,7 +141,7 @@ def test_an_exchange_begins_at_once_though_nobody_waits_for_it(tmp_path: Path) -
 
 
 def test_groups_of_the_same_ranks_have_no_common_order(tmp_path: Path) -> None:
-    """With one communicator for both, rank 0 would begin with the second one's operation and rank 1 with the first's."""
+    """With one communicator for both, rank 0 would begin with the second one's operation, rank 1 with the first's."""
     first, second = (Collective("all_reduce", count, "float32", name) for name, count in (("a", 1000), ("b", 500)))
     late = Compute(0.02)
     ranks = (

@@ -301,7 +301,9 @@ def test_of_operations_in_a_row_each_waits_for_the_one_before_it(tmp_path: Path)
             "reads 1 elements and writes 4 among 2 ranks: parts that are not alike",
         ),
         (
-            described("allreduce", **{"Group size": 31, "Process Group Ranks": f"{list(range(30))}"[:-1] + ", ...]"}),
+            described(
+                "allreduce", 5.0, **{"Group size": 31, "Process Group Ranks": f"{list(range(30))}"[:-1] + ", ...]"}
+            ),
             "torch has cut off the list of its group's 31 ranks",
         ),
         (described("broadcast", Rank=2), "its root has place 2 in a group of 2"),
