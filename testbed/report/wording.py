@@ -474,11 +474,11 @@ def headline(summary: "Summary") -> str:
         return "No iteration was completed."
     share = summary.exposed_communication_s / summary.iteration_time_s.mean
     workers = f"{summary.num_workers} workers"
-    text = f"{workers} spend {100 * share:.0f} % of every iteration on communication that computing does not hide"
+    text = f"{workers} spend {_whole_percent(share)} of every iteration on communication that computing does not hide"
     if summary.scaling_factor is not None:
         return (
-            f"{text}: together they train at {100 * summary.scaling_factor:.0f} % of {summary.num_workers} times the "
-            "speed of one alone."
+            f"{text}: together they train at {_whole_percent(summary.scaling_factor)} of {summary.num_workers} times "
+            "the speed of one alone."
         )
     if summary.network_efficiency is None:
         return f"{text}."
@@ -488,9 +488,17 @@ def headline(summary: "Summary") -> str:
             f"{text}, and train as fast as they would without a network: here the cores are the limit, not the links."
         )
     return (
-        f"{text} and train at {100 * summary.network_efficiency:.0f} % of the speed they would have without a network, "
-        "on these cores."
+        f"{text} and train at {_whole_percent(summary.network_efficiency)} of the speed they would have without a "
+        "network, on these cores."
     )
+
+
+def _whole_percent(share: float) -> str:
+    """`94 %`; what is neither none nor all of it is not said to be."""
+    number = round(100 * share)
+    if number == 0 and share > 0:
+        return "less than 1 %"
+    return "more than 99 %" if number == 100 and share < 1 else f"{number} %"
 
 
 def _command_headline(summary: "Summary", command: "CommandSummary") -> str:

@@ -162,7 +162,7 @@ def basis(table: LayerTable, source: str) -> str:
 def render_advice(advice: Advice, trace: str, source: str, console: Console) -> None:
     """The answer, and each change with its price; `source` says where the trace's times are from."""
     for sentence in headline(advice):
-        console.print(sentence, style="bold", highlight=False)
+        console.print(sentence, style="bold", highlight=False, markup=False)
     today = advice.today
     table = today.table
     console.print(
@@ -170,8 +170,9 @@ def render_advice(advice: Advice, trace: str, source: str, console: Console) -> 
         f"{size_text(table.size_bytes)} of gradients; {today.collective}, {percent_text(today.efficiency)} of the "
         f"links' rate filled, {time_text(today.latency_s)} one way, fusion: {fusion_text(today)}",
         highlight=False,
+        markup=False,
     )
-    console.print(f"{basis(table, source)}\n", highlight=False)
+    console.print(f"{basis(table, source)}\n", highlight=False, markup=False)
     rows = Table(box=None, pad_edge=False)
     rows.add_column("one change")
     rows.add_column("scaling factor", justify="right")
@@ -208,9 +209,9 @@ def render_verification(verified: Verification, console: Console) -> None:
             highlight=False,
         )
     for reason in verified.reasons:
-        console.print(f"  {reason}", style="dim", highlight=False)
+        console.print(f"  {reason}", style="dim", highlight=False, markup=False)
     if verified.record is not None:
-        console.print(f"  record: {verified.record}", style="dim", highlight=False)
+        console.print(f"  record: {verified.record}", style="dim", highlight=False, markup=False)
 
 
 def advice_json(advice: Advice, trace: str, source: str, verified: Verification | None = None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.errors import SpecError
 from testbed.report.advice import scaling_figure, write_advice
 from testbed.report.figures import Line, Marks
 from testbed.theory.advise import Setting, advise
@@ -28,6 +29,17 @@ def test_the_page_is_one_file_with_every_change(tmp_path: Path) -> None:
     (figures,) = re.findall(r'id="figures">(.*?)</script>', html, re.DOTALL)
     assert set(json.loads(figures)["figures"]) == {"scaling"}
     assert {path.name for path in (tmp_path / "advice-figures").iterdir()} == {"scaling.svg", "scaling.png"}
+
+
+def test_what_else_lies_there_is_left_alone(tmp_path: Path) -> None:
+    for name in ("mine.svg", "mine.png"):
+        (tmp_path / "advice-figures").mkdir(exist_ok=True)
+        (tmp_path / "advice-figures" / name).write_text("mine")
+    write_advice(ADVICE, "resnet50", "derived", tmp_path / "advice.html")
+    kept = {path.name for path in (tmp_path / "advice-figures").iterdir()}
+    assert kept == {"scaling.svg", "scaling.png", "mine.svg", "mine.png"}
+    with pytest.raises(SpecError, match=r"README\.md: a page's name ends in \.html"):
+        write_advice(ADVICE, "resnet50", "derived", tmp_path / "README.md")
 
 
 def test_curves_are_dashed_for_they_are_predicted_and_pass_through_todays_point() -> None:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import polars as pl
+import pytest
 
 from testbed.record.number_text import DASH
 from testbed.record.reader import Record
@@ -143,6 +144,19 @@ def test_what_a_command_s_workers_do_not_count_is_no_zero(record: Make) -> None:
     assert f"(ebpf){above}830{sent_again}{for_precision}{partial}" in made.text.replace(" ", "")
     text = wording.aggregator_text(switch)
     assert text == "chunks at s0 (ebpf); 3 contributions came again, 0 too late"
+
+
+@pytest.mark.parametrize(("outcome", "stands"), [("valid", True), ("degraded", True), ("invalid", False)])
+def test_the_verdict_comes_first_with_its_notes_and_no_answer_stands_without_it(
+    record: Make, outcome: str, stands: bool
+) -> None:
+    loaded = record()
+    changed = {"outcome": outcome, "reasons": ["w0 was slow"], "notes": ["the loss means nothing"]}
+    text = page(replace(loaded, summary=loaded.summary.model_copy(update=changed))).text
+    answer = wording.headline(loaded.summary)
+    assert (answer in text) == stands
+    assert text.index(outcome.upper()) < text.index("w0 was slow") < text.index("note: the loss means nothing")
+    assert not stands or text.index(outcome.upper()) < text.index(answer)
 
 
 def test_a_run_that_failed_early_has_a_page_without_figures(record: Make) -> None:

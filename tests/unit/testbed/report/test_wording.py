@@ -183,3 +183,14 @@ def _with(summary: Summary, compute_s: float) -> Quantiles:
     assert summary.compute_time_s is not None
     mean = summary.iteration_time_s.mean + compute_s - summary.compute_time_s
     return summary.iteration_time_s.model_copy(update={"mean": mean})
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0.0, "0 %"), (0.004, "less than 1 %"), (0.5, "50 %"), (0.997, "more than 99 %"), (1.0, "100 %")],
+)
+def test_a_little_is_not_nothing_and_nearly_all_is_not_all(
+    record: Callable[..., Record], share: float, shown: str
+) -> None:
+    summary = record().summary.model_copy(update={"scaling_factor": share})
+    assert f"train at {shown} of" in wording.headline(summary)
