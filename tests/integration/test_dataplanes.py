@@ -4,6 +4,7 @@ import json
 import select
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.quantize import error_bound
 from switch_agg.switchml import wire as original_wire
 from switch_agg.wire import HEADER, Kind, Packet, decode, frame_bytes
+from tests.axes import ROOT
 from tests.rack import AGGREGATOR, PORT, Rack, everybody, held_namespace, rack, run
 
 pytestmark = pytest.mark.privileged
@@ -739,3 +741,38 @@ def test_what_the_kernel_could_not_send_is_counted_and_the_others_have_their_sum
             assert select.select([b.clients[1]._socket], [], [], 5)[0]
             assert decode(b.clients[1]._socket.recv(9999)).elements is not None
             assert dict(b.plane.unsent()) == {b.job.workers[0]: 1}
+
+
+SMALL_WAY = """
+import numpy as np
+from contextlib import ExitStack
+from switch_agg.aggregator import Aggregator
+from switch_agg.client import Client
+from switch_agg.driver import Service, open_socket
+from switch_agg.job import Job
+from tests.rack import everybody
+hosts = ("127.0.0.11", "127.0.0.12")
+with ExitStack() as stack:
+    aggregator, opened = Aggregator(generation=1), open_socket(("127.0.0.9", 0))
+    stack.callback(Service(aggregator, opened, name="aggregator").close)
+    job = Job(workers=hosts, num_elements=256, num_slots=1024)
+    aggregator.configure(job)
+    clients = [
+        stack.enter_context(Client(job, index, opened.getsockname(), local=(host, 0), use_native=True, max_segments=16))
+        for index, host in enumerate(hosts)
+    ]
+    everybody(clients, lambda _, client: client.join())
+    values = np.arange(2 * 600 * 256, dtype=np.int32).reshape(2, 600, 256)
+    for _ in range(2):
+        for one in everybody(clients, lambda index, client: client.reduce(values[index], np.zeros(600, np.int8))):
+            assert not isinstance(one, Exception), one
+            np.testing.assert_array_equal(one.elements, values.sum(axis=0))
+"""
+
+
+def test_a_way_that_does_not_carry_messages_of_several_datagrams_has_them_one_by_one() -> None:
+    """A datagram of 1 KiB goes over 600 bytes in fragments; a message of several cannot be cut into them (EMSGSIZE)."""
+    script = 'ip link set lo up mtu 600; exec "$0" -c "$1"'
+    subprocess.run(
+        ["unshare", "--net", "sh", "-ec", script, sys.executable, SMALL_WAY], check=True, timeout=60, cwd=ROOT
+    )
