@@ -105,6 +105,8 @@ def bench_links(
     from testbed.experiment.link import parse_link
 
     set_up_logging(verbose)
+    if link and only:
+        raise SpecError(f"--only {only}: of the targets, which are not measured with --link")
     if not link:
         _bench_targets(benchmarks(runtime), only, as_json=as_json)
         return

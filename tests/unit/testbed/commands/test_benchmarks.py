@@ -51,3 +51,9 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_made(options: list[s
     done = CliRunner().invoke(app, ["bench", "allreduce", *options])
     assert isinstance(done.exception, SpecError)
     assert words in str(done.exception)
+
+
+def test_a_choice_of_targets_does_not_go_with_a_link_of_ones_own() -> None:
+    done = CliRunner().invoke(app, ["bench", "links", "--link", "1gbit", "--only", "rate"])
+    assert isinstance(done.exception, SpecError)
+    assert "--only rate: of the targets" in str(done.exception)

@@ -17,6 +17,8 @@ def test_without_a_name_it_lists_the_papers() -> None:
     done = CliRunner().invoke(app, ["reproduce"])
     assert done.exit_code == 0
     assert "hashemi_2016" in done.stdout
+    listed = json.loads(CliRunner().invoke(app, ["reproduce", "--json"]).stdout)
+    assert "hashemi_2016" in [paper["name"] for paper in listed["papers"]]
 
 
 def test_what_has_not_run_is_not_judged_and_nothing_holds(tmp_path: Path) -> None:
