@@ -391,6 +391,9 @@ def running_machines(plan: Plan, state: RunState, launch: Launch) -> Iterator[Ru
             agents[machine.name] = agent = _started(machine, directory / f"{machine.name}.sock", launch)
             stack.callback(agent.close)
         namespaces = {network_namespace(agent.pid) for agent in agents.values()}
+        for namespace in namespaces:  # of whoever started the agents, with other processes in them: Ray's, for one
+            if namespace is not None:
+                state.add_entered_network(namespace)
         if len(namespaces) < len(agents):
             raise MissingRequirementError(
                 "the machines are one network namespace: links between them would lead back to where they come from; "
