@@ -397,12 +397,13 @@ def test_after_an_operation_that_failed_on_one_rank_alone_nothing_is_paired_with
         if communicator.rank == 0:
             with pytest.raises(ValueError, match="no memory"):
                 communicator.submit("gather", fail, 0).wait()
+            first = communicator.barrier()
         else:
-            communicator.gather(None, source - 10).wait()
+            first = communicator.gather(None, source - 10)
         again = communicator.gather(gathered if communicator.rank == 0 else None, source)
         after = communicator.barrier()
         with pytest.raises((TransportError, ValueError)) as caught:
-            _wait_for(again, after)
+            _wait_for(first, again, after)
         assert gathered.tolist() == [0.0, 0.0]
         return type(caught.value).__name__
 
