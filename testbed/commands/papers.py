@@ -69,12 +69,13 @@ def reproduce(
     from testbed.runner.sweep_points import reuse_texts
 
     set_up_logging(verbose)
-    if what is None and as_json:
-        papers = [{"name": each.name, "authors": each.authors, "title": each.title} for each in shipped_papers()]
-        emit({"schema_version": 1, "papers": papers})
-        return
     if what is None:
-        for paper in shipped_papers():
+        papers = shipped_papers()
+        if as_json:
+            named = [{"name": each.name, "authors": each.authors, "title": each.title} for each in papers]
+            emit({"schema_version": 1, "papers": named})
+            return
+        for paper in papers:
             standard_output().print(f"[bold]{paper.name}[/]  {paper.authors}: {paper.title}", highlight=False)
         return
     # What stands is judged; what is only degraded is tried again.

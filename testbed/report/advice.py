@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Final
 
-from testbed.errors import SpecError
 from testbed.record.number_text import percent_text, rate_text
 from testbed.record.writer import replace_text
 from testbed.report.drawing import write_pictures
 from testbed.report.figures import GREY, PALETTE, Axis, Figure, Line, Marks, Series, rounded
-from testbed.report.page import inlined, template
+from testbed.report.page import inlined, require_page_name, template
 from testbed.report.terminal.advice import (
     REACH,
     basis,
@@ -29,8 +28,7 @@ _FIRST_BPS: Final = 1e9
 def write_advice(advice: Advice, trace: str, source: str, path: Path) -> None:
     """Write the page, and its figure beside it; `source` says where the trace's times are from. Raises
     MissingRequirementError where that cannot be."""
-    if path.suffix != ".html":
-        raise SpecError(f"--page {path}: a page's name ends in .html")
+    require_page_name(path)
     figures = {"scaling": scaling_figure(advice)}
     page = template("advice.html.j2").render(
         advice=advice,

@@ -10,15 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from testbed.errors import SpecError
 from testbed.metrics.server import reopen_command
 from testbed.record import number_text
 from testbed.record.reader import DOCUMENTS, Record
-from testbed.record.summary import STANDING
 from testbed.record.writer import replace_text
 from testbed.report import plots, vega, wording
 from testbed.report.drawing import script, write_pictures
 from testbed.report.figures import Figure
-from testbed.report.markdown import run_markdown
+from testbed.report.markdown import answer, run_markdown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,7 +39,7 @@ def write_report(record: Record, *, pictures: bool = False) -> Path:
     page = template("report.html.j2").render(
         record=record,
         summary=record.summary,
-        stands=record.summary.outcome in STANDING,
+        answer=answer(record.summary),
         wording=wording,
         reopen_command=reopen_command(record.path),
         median_iteration=plots.median_iteration(record),
@@ -82,6 +82,12 @@ def _breakable(text: str) -> "Markup":
     from markupsafe import Markup
 
     return Markup("<wbr>").join(re.split(r"(?=[._(,])", text))
+
+
+def require_page_name(path: Path) -> None:
+    """Raise SpecError for a --page that would not be opened as one."""
+    if path.suffix != ".html":
+        raise SpecError(f"--page {path}: a page's name ends in .html")
 
 
 def template(name: str) -> Any:

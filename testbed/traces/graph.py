@@ -123,7 +123,7 @@ class Graph:
         and then the receive. Those of a group, of a pair and of a tag in their order."""
         return tuple(_matches(self))
 
-    @property
+    @cached_property
     def first_group_of_all(self) -> str | None:
         """The group of all ranks that a job's own can be; any further one has connections, and an order, of its own."""
         everybody = tuple(range(self.num_ranks))
@@ -149,12 +149,16 @@ class Graph:
     def critical_path_s(self) -> float:
         """How long an iteration takes where exchanges take no time: computing alone, with the waiting of ranks for each
         other that the graph itself brings (a pipeline's bubbles)."""
-        return max(_without_network(self).ended_s, default=0.0)
+        return max(self._without_network.ended_s, default=0.0)
 
     def longest_wait_s(self) -> float:
         """How long an exchange takes at most, from where one of its ranks starts it, where none takes any time by
         itself: what that rank waits for the computing of others."""
-        return _without_network(self).longest_wait_s
+        return self._without_network.longest_wait_s
+
+    @cached_property
+    def _without_network(self) -> "_Waits":
+        return _without_network(self)
 
 
 def node_title(place: Place, node: Node) -> str:

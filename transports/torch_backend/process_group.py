@@ -273,11 +273,14 @@ class TestbedProcessGroup(dist.ProcessGroup):
         written: Sequence[torch.Tensor],
         operation: ReduceOperation = "sum",
     ) -> None:
-        """The same of pairs of a whole and a part, of which one side is written. Raises ValueError unless there are as
-        many of each."""
+        """The same of pairs of a whole and a part, of which one side is written; of one pair its own operation sees to
+        that. Raises ValueError unless there are as many of each."""
+        if len(wholes) == len(its_parts) == 1:
+            return
         self._require_written(written, operation)
+        members = self._open
         for whole, part in zip(wholes, its_parts, strict=True):
-            if isinstance(self._open, Communicator):
+            if isinstance(members, Communicator):
                 check(whole)
                 check(part)
                 check_parts(whole, part, self.size())

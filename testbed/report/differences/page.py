@@ -14,12 +14,11 @@ from testbed.report.differences.markdown import compared_markdown
 from testbed.report.differences.table import COMPARED, HEADERS, PARTS_HEADERS, parts_rows, rows, title
 from testbed.report.drawing import write_pictures
 from testbed.report.figures import Figure
-from testbed.report.page import inlined, template
+from testbed.report.page import inlined, require_page_name, template
 from testbed.report.terminal.results import sentences
 from testbed.store.compare import Compared
 from testbed.store.differences import CONFIDENCE
 
-_SUFFIX: Final = ".html"
 _OURS: Final = re.compile(r"differences|runs|parts|iterations-\d+")
 """Figures of such a page, by name."""
 _NUM_ANSWERS: Final = 6
@@ -29,8 +28,7 @@ _NUM_ANSWERS: Final = 6
 def require_page(path: Path) -> None:
     """Raise SpecError for a name that Markdown beside the page would have, too, and where somebody else's Markdown of
     that name is in the way."""
-    if path.suffix != _SUFFIX:
-        raise SpecError(f"--page {path}: a page's name ends in {_SUFFIX}")
+    require_page_name(path)
     markdown = path.with_suffix(".md")
     try:
         first = markdown.read_text(encoding="utf-8", errors="replace").partition("\n")[0]

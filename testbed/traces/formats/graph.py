@@ -26,7 +26,7 @@ from testbed.traces.graph import Collective, Compute, Graph, GraphError, Node, R
 from testbed.traces.table import LayerTable
 
 _FORMAT: Final = "testbed graph"
-_BEGINNING: Final = re.compile(rb'"format"\s*:\s*"testbed graph"')
+_BEGINNING: Final = re.compile(f'"format"\\s*:\\s*"{_FORMAT}"'.encode())
 _VERSION: Final = 1
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "compute": frozenset(("duration_us",)),

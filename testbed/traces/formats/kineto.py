@@ -323,8 +323,7 @@ class _RankReader:
         root's place in the group (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, torch/csrc/profiler/util.cpp)."""
         if "Root Rank" in event.arguments:
             return reader.count("Root Rank")
-        cut_off = ", ..." in str(event.arguments.get("Process Group Ranks"))
-        ranks, place = (not cut_off and reader.numbers("Process Group Ranks")) or members, reader.count("Rank")
+        ranks, place = self._listed_ranks(event, reader) or members, reader.count("Rank")
         if place >= len(ranks):
             self._fail(event.number, f"its root has place {place} in a group of {len(ranks)}")
         return ranks[place]
@@ -418,21 +417,26 @@ class _RankReader:
 
     def _members(self, event: _Event, reader: "_Arguments") -> tuple[int, ...]:
         """The ranks of the operation's group."""
-        size = reader.count("Group size")
-        if ", ..." in str(event.arguments.get("Process Group Ranks")):  # torch/csrc/profiler/util.cpp, format_list
-            if size == self._num_ranks:
-                return tuple(range(size))
+        size, ranks = reader.count("Group size"), self._listed_ranks(event, reader)
+        if not ranks and size == self._num_ranks:
+            return tuple(range(size))
+        if ranks is None:
             self._fail(
                 event.number,
                 f"torch has cut off the list of its group's {size} ranks (Process Group Ranks) after the first 30; of "
                 "such groups only that of all ranks can be read",
             )
-        ranks = reader.numbers("Process Group Ranks")
-        if not ranks and size == self._num_ranks:
-            return tuple(range(size))
         if len(ranks) != size:
             self._fail(event.number, f"Process Group Ranks are {list(ranks)[:8]}, and Group size is {size}")
         return tuple(sorted(ranks))
+
+    @staticmethod
+    def _listed_ranks(event: _Event, reader: "_Arguments") -> tuple[int, ...] | None:
+        """Those of the group in its own order; None where torch has cut off the list (torch/csrc/profiler/util.cpp,
+        format_list)."""
+        if ", ..." in str(event.arguments.get("Process Group Ranks")):
+            return None
+        return reader.numbers("Process Group Ranks")
 
     def _group(self, members: tuple[int, ...], process_group: str = "") -> str:
         """Its key: its members, and torch's name of the process group, where it is known."""

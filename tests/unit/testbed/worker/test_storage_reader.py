@@ -88,41 +88,36 @@ class AtOnce(ThreadPoolExecutor):
         return done
 
 
-def test_what_is_left_of_reading_between_two_phases_is_left_to_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 80 ms of reading beside 20 ms of computing, 60 are waited for in each iteration, the first of a phase too."""
+def waited_s(monkeypatch: pytest.MonkeyPatch, *, reading_s: float, computing_s: float, num_phases: int) -> list[float]:
+    """From where each of two iterations a phase begins until its batch is there, or negative; phases are 5 s apart."""
     clock = Clock()
     monkeypatch.setattr(storage_reader, "time", clock)
-    ahead = Ahead(lambda: clock.now_s + 0.08, AtOnce())
-    waited_s = []
-    for _ in range(3):
+    ahead = Ahead(lambda: clock.now_s + reading_s, AtOnce())
+    found = []
+    for _ in range(num_phases):
         for _ in range(2):
             start_s = clock.now_s
             there_s = ahead.take(start_s)
-            waited_s.append(there_s - start_s)
-            clock.now_s = there_s
-            ahead.computing_from(there_s)
-            clock.sleep(0.02)
+            found.append(there_s - start_s)
+            clock.now_s = max(clock.now_s, there_s)
+            ahead.computing_from(clock.now_s)
+            clock.sleep(computing_s)
         ahead.settle()
         clock.sleep(5.0)
         ahead.settle()
-    assert waited_s == pytest.approx([0.08] + 5 * [0.06])
+    return found
+
+
+def test_what_is_left_of_reading_between_two_phases_is_left_to_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 ms of reading beside 20 ms of computing, 60 are waited for in each iteration, the first of a phase too."""
+    found_s = waited_s(monkeypatch, reading_s=0.08, computing_s=0.02, num_phases=3)
+    assert found_s == pytest.approx([0.08] + 5 * [0.06])
 
 
 def test_what_was_read_before_a_phase_ended_is_known_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its copy to the device goes on meanwhile: the first iteration of a phase waits for it no more than others do."""
-    clock = Clock()
-    monkeypatch.setattr(storage_reader, "time", clock)
-    ahead = Ahead(lambda: clock.now_s + 0.005, AtOnce())
-    there_s = []
-    for _ in range(2):
-        for _ in range(2):
-            start_s = clock.now_s
-            there_s.append(ahead.take(start_s) - start_s)
-            ahead.computing_from(clock.now_s)
-            clock.sleep(0.06)
-        ahead.settle()
-        clock.sleep(5.0)
-    assert there_s == pytest.approx([0.005, -0.055, -0.055, -0.055], abs=0.006)
+    found_s = waited_s(monkeypatch, reading_s=0.005, computing_s=0.06, num_phases=2)
+    assert found_s == pytest.approx([0.005] + 3 * [-0.055])
 
 
 def test_a_node_that_says_nothing_is_lost(listener: socket.socket) -> None:
