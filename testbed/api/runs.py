@@ -11,7 +11,7 @@ import polars as pl
 from testbed.api.pictures import Picture
 from testbed.errors import InvalidResultError, ResultWarning, SpecError
 from testbed.record.reader import Record, load, load_frame, load_summary, require_record
-from testbed.record.summary import STANDING, Outcome, Summary
+from testbed.record.summary import Outcome, Summary
 from testbed.report import wording
 from testbed.report.markdown import run_markdown
 from testbed.report.page import record_figures
@@ -66,7 +66,7 @@ class Run:
     @property
     def stands(self) -> bool:
         """Whether the numbers stand: the verdict is `valid`, or `degraded`, with reservations that `reasons` says."""
-        return self.outcome in STANDING
+        return self.summary.stands
 
     def require_standing(self) -> "Run":
         """This run. Raises InvalidResultError, with the reasons, where its numbers do not stand."""
@@ -201,8 +201,8 @@ class Run:
         return "valid" if self.outcome == "valid" else f"{self.outcome.upper()}: {self.reasons[0]}"
 
     def __repr__(self) -> str:
-        answer = f" {wording.headline(self.summary)}" if self.stands else ""
-        return f"<Run {self._caption};{answer} {self.path}>"
+        answer = wording.headline(self.summary)
+        return f"<Run {self._caption};{f' {answer}' if answer else ''} {self.path}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """What IPython shows: verdict, reasons, numbers and links."""

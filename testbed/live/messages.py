@@ -164,8 +164,8 @@ class Ending:
     outcome: Outcome
     meaning: str
     """Of the outcome, in a sentence."""
-    headline: str
-    """The answer to the experiment's question."""
+    headline: str | None
+    """The answer to the experiment's question, where there is one."""
     reasons: list[str]
     notes: list[str]
     """What a reader should know that calls no number in question."""

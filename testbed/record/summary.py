@@ -631,6 +631,11 @@ class Summary(Results):
     notes: list[str] = []
     """What a reader should know that calls no number in question."""
 
+    @property
+    def stands(self) -> bool:
+        """Whether its numbers do, if with reservations."""
+        return self.outcome in STANDING
+
 
 def kind_of_reason(reason: str) -> str:
     """It without its numbers and what is in brackets: what it has in common with others of its kind."""

@@ -12,7 +12,6 @@ from testbed.experiment.documents import load_document
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.iterative import Iterative
 from testbed.record.reader import Record
-from testbed.record.summary import STANDING
 from testbed.traces.table import LayerTable
 
 
@@ -29,7 +28,7 @@ def recorded_table(record: Record) -> LayerTable:
     if experiment.workload.graph() is not None:
         raise SpecError(f"{record.path}: a graph was replayed, which has no layers; allowed: --format chrome")
     summary = record.summary
-    if summary.outcome not in STANDING:
+    if not summary.stands:
         why = "; ".join(summary.reasons)
         raise SpecError(f"{record.path}: the run is {summary.outcome}, so its times are of this machine: {why}")
     table = table_of(experiment, record.iterations, record.buckets, dilation=summary.dilation)

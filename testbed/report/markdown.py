@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from testbed.record.number_text import DASH, digits, percent_text, rate_text, size_text, time_text
-from testbed.record.summary import STANDING, Summary
+from testbed.record.summary import Summary
 from testbed.report import wording
 
 Row = Sequence[str]
@@ -21,7 +21,7 @@ def run_markdown(summary: Summary, pictures: Sequence[Path], folder: Path) -> st
         "",
     ]
     lines += [f"**{summary.outcome.upper()}**: {wording.OUTCOMES[summary.outcome]}", ""]
-    if (sentence := answer(summary)) is not None:
+    if (sentence := wording.headline(summary)) is not None:
         lines += [sentence, ""]
     said = [*summary.reasons, *(f"note: {note}" for note in summary.notes)]
     lines += [*(f"- {plain(each)}" for each in said), ""] if said else []
@@ -33,12 +33,6 @@ def run_markdown(summary: Summary, pictures: Sequence[Path], folder: Path) -> st
         changes = ((f"{change.at_s:.2f} s", wording.change_text(change)) for change in summary.changes)
         lines += table(("at", "change"), "rl", changes)
     return "\n".join(lines) + pictures_markdown(pictures, folder)
-
-
-def answer(summary: Summary) -> str | None:
-    """The headline, unless it would be of numbers that do not stand."""
-    stands = summary.outcome in STANDING or summary.iteration_time_s is None
-    return wording.headline(summary) if stands else None
 
 
 def _numbers(summary: Summary) -> Iterator[Row]:

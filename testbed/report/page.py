@@ -18,7 +18,7 @@ from testbed.record.writer import replace_text
 from testbed.report import plots, vega, wording
 from testbed.report.drawing import script, write_pictures
 from testbed.report.figures import Figure
-from testbed.report.markdown import answer, run_markdown
+from testbed.report.markdown import run_markdown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,7 +39,7 @@ def write_report(record: Record, *, pictures: bool = False) -> Path:
     page = template("report.html.j2").render(
         record=record,
         summary=record.summary,
-        answer=answer(record.summary),
+        answer=wording.headline(record.summary),
         wording=wording,
         reopen_command=reopen_command(record.path),
         median_iteration=plots.median_iteration(record),

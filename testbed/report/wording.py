@@ -466,12 +466,15 @@ def change_text(change: "ChangeSummary", *, short: bool = False) -> str:
     return f"{change.links}: {change.setting} {change.after if short else f'{change.before} → {change.after}'}{by}"
 
 
-def headline(summary: "Summary") -> str:
-    """The answer to the experiment's question in one sentence: how much communication costs."""
+def headline(summary: "Summary") -> str | None:
+    """The answer to the experiment's question in one sentence: how much communication costs. None where it would be
+    of numbers that do not stand."""
     if summary.command is not None:
-        return _command_headline(summary, summary.command)
+        return _command_headline(summary, summary.command) if summary.stands else None
     if summary.iteration_time_s is None or summary.exposed_communication_s is None:
         return "No iteration was completed."
+    if not summary.stands:
+        return None
     share = summary.exposed_communication_s / summary.iteration_time_s.mean
     workers = f"{summary.num_workers} workers"
     text = f"{workers} spend {_whole_percent(share)} of every iteration on communication that computing does not hide"

@@ -18,7 +18,7 @@ from rich.console import Console
 from testbed.errors import Interrupted, MissingRequirementError
 from testbed.experiment.experiment import Experiment
 from testbed.plan.plan import Plan
-from testbed.record.summary import STANDING, Summary
+from testbed.record.summary import Summary
 from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import Comparison
@@ -86,7 +86,7 @@ def run_sweep(
                     work.do(executor)
         except Interrupted:
             points = work.comparison.points
-            num_kept = sum(run.outcome in STANDING for point in points for run in point.counted)
+            num_kept = sum(run.stands for point in points for run in point.counted)
             wanted = sum(point.num_requested for point in points)
             text = f"{num_kept} of {runs_text(wanted)} done and kept; the same command runs the others"
             console.print(text, style="yellow")

@@ -195,7 +195,7 @@ def _chosen(results: Sequence[Summary], number: int) -> list[Summary]:
 
 def reuse_texts(comparison: Comparison) -> list[str]:
     """Which results a sweep begins with, and which it does not."""
-    num_reused = sum(run.outcome in STANDING for point in comparison.points for run in point.runs)
+    num_reused = sum(run.stands for point in comparison.points for run in point.runs)
     texts = [f"{runs_text(num_reused)} with a result reused (--reuse none makes all again)"] if num_reused else []
     if num_reused and comparison.procedure.reuse == "same" and not _decides_as_runs_do():
         texts.append(

@@ -14,7 +14,7 @@ from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.sweep import settings_text
 from testbed.plan.plan import Plan
 from testbed.record import number_text
-from testbed.record.summary import STANDING, Summary
+from testbed.record.summary import Summary
 from testbed.report.comparison.comparison import write_comparison
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.runner.attempts import MAX_LOST, Attempts, StaleAttemptError, attempt_texts
@@ -140,7 +140,7 @@ class Work:
             self._attempts.save(self.comparison.directory)
             summary = _moved_in(summary, self.comparison.directory.parent)
         self._done.append(attempt.position)
-        counts = summary.outcome in STANDING
+        counts = summary.stands
         unlike = made_otherwise(summary, self._origin(attempt.position)) if counts else ()
         self.comparison = self.comparison.with_run(attempt.position, summary, unlike=unlike, machine=attempt.machine)
         line = _line(summary, self._now_s() - self._begun_s[event.number])
@@ -202,7 +202,7 @@ def _duration_text(duration_s: float) -> str:
 
 
 def _line(summary: Summary, took_s: float) -> Text:
-    if summary.outcome not in STANDING:
+    if not summary.stands:
         return Text.assemble("      ", (summary.outcome, "red"), f"  ({_duration_text(took_s)})  {summary.reasons[0]}")
     numbers = [f"iteration {number_text.time_text(summary.iteration_time_s.mean)}"] if summary.iteration_time_s else []
     if summary.allreduce is not None and summary.allreduce.time_s is not None:

@@ -12,7 +12,7 @@ import polars as pl
 from testbed.errors import SpecError
 from testbed.experiment.link import AUTO
 from testbed.record.reader import load_frame, load_summary
-from testbed.record.summary import STANDING, Summary, kind_of_reason, magnitude_of_reason
+from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.store.differences import Difference, RunValues, difference
 from testbed.store.documents import Origin, flat, origin, resolved_spec, value_text
 from testbed.store.index import Index
@@ -169,7 +169,7 @@ def _grouped(runs: Sequence[_Run]) -> dict[str, list[_Run]]:
 def _objections(runs: Sequence[_Run]) -> Iterator[str]:
     for run in runs:
         summary = run.summary
-        if summary.outcome not in STANDING:
+        if not summary.stands:
             reason = summary.reasons[0] if summary.reasons else "no reason given"
             yield f"{run.path}: {summary.outcome}, so its numbers do not stand: {reason}"
         if changed_manually(summary):

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from testbed.record.reader import Record
-from testbed.record.summary import STANDING, LinkSummary, Summary
+from testbed.record.summary import LinkSummary, Summary
 from testbed.store.documents import flat, origin, resolved_spec
 from testbed.verdict.changes import RateHistory
 from testbed.verdict.parts import PARTS, measured_iterations
@@ -56,7 +56,7 @@ def tracked(record: Record) -> Tracked:
     """Everything that a tracker takes of a record."""
     summary = record.summary
     began_s = datetime.fromisoformat(summary.started_at).timestamp()
-    stands = summary.outcome in STANDING
+    stands = summary.stands
     prefix = "" if stands else "invalid/"
     frames = (record.iterations, record.links, record.machine)
     lasted_s = max((_last_s(frame) for frame in frames), default=0.0)

@@ -284,8 +284,9 @@ function words() {
   put($("badge"), badge);
   const name = ending ? `badge ${ending.outcome}` : "badge";
   if ($("badge").className !== name) $("badge").className = name;
-  show($("headline"), Boolean(ending));
-  put($("headline"), ending ? ending.headline : "");
+  const answer = ending?.headline ?? "";
+  show($("headline"), Boolean(answer));
+  put($("headline"), answer);
   progress(phase, last, opening);
   iteration(last);
   curves();

@@ -12,7 +12,7 @@ import polars as pl
 
 from testbed.errors import SpecError
 from testbed.experiment.sweep import settings_text, value_text
-from testbed.record.summary import STANDING, Summary, kind_of_reason, magnitude_of_reason
+from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
 from testbed.report import wording
 from testbed.report.comparison.answer import answer
 from testbed.store.reuse import Reuse
@@ -87,7 +87,7 @@ class ComparedPoint:
     @property
     def usable(self) -> list[Summary]:
         """Runs whose numbers stand."""
-        standing = [run for run in self.runs if run.outcome in STANDING]
+        standing = [run for run in self.runs if run.stands]
         return [run for run in standing if run.iteration_time_s or run.command]
 
     def row(self) -> dict[str, float | int | str | None]:

@@ -42,7 +42,10 @@ _NUM_LINKS_APART: Final = 8
 def render_summary(summary: "Summary", console: Console) -> None:
     """The whole result on one screen."""
     title = Text.assemble((summary.name, "bold"), (f"   {summary.setup or f'run {summary.run_id}'}", "dim"))
-    parts: list[RenderableType] = [title, _verdict(summary), "", Text(wording.headline(summary)), "", _numbers(summary)]
+    parts: list[RenderableType] = [title, _verdict(summary), ""]
+    if (sentence := wording.headline(summary)) is not None:
+        parts += [Text(sentence), ""]
+    parts.append(_numbers(summary))
     if summary.links:
         parts += ["", _links(summary.links, wide=console.width >= _WIDTH), *_checks(summary)]
     if summary.changes or summary.num_changes_not_reached:

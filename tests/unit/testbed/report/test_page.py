@@ -154,6 +154,7 @@ def test_the_verdict_comes_first_with_its_notes_and_no_answer_stands_without_it(
     changed = {"outcome": outcome, "reasons": ["w0 was slow"], "notes": ["the loss means nothing"]}
     text = page(replace(loaded, summary=loaded.summary.model_copy(update=changed))).text
     answer = wording.headline(loaded.summary)
+    assert answer is not None
     assert (answer in text) == stands
     assert text.index(outcome.upper()) < text.index("w0 was slow") < text.index("note: the loss means nothing")
     assert not stands or text.index(outcome.upper()) < text.index(answer)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from testbed.live.outcome import ending
 from testbed.record import number_text
 from testbed.record.reader import Record
 from testbed.record.summary import BacklogSummary, DelayLine, LinkSummary, Quantiles, Summary
@@ -87,14 +88,29 @@ def test_cached_rates_are_marked_in_the_terminal_and_on_the_page(record: Callabl
 
 def test_the_headline_answers_the_question(record: Callable[..., Record]) -> None:
     summary = record().summary
-    assert wording.headline(summary).startswith("4 workers spend 81 % of every iteration on communication")
-    assert "of 4 times the speed of one alone" in wording.headline(summary)
+    assert _headline(summary).startswith("4 workers spend 81 % of every iteration on communication")
+    assert "of 4 times the speed of one alone" in _headline(summary)
     contended = summary.model_copy(update={"scaling_factor": None})
-    assert wording.headline(contended).endswith("of the speed they would have without a network, on these cores.")
+    assert _headline(contended).endswith("of the speed they would have without a network, on these cores.")
     without = contended.model_copy(update={"network_efficiency": None})
-    assert wording.headline(without).endswith("does not hide.")
+    assert _headline(without).endswith("does not hide.")
     limited_by_cores = contended.model_copy(update={"network_efficiency": 1.09})
-    assert "the cores are the limit" in wording.headline(limited_by_cores)
+    assert "the cores are the limit" in _headline(limited_by_cores)
+
+
+@pytest.mark.parametrize(("outcome", "stands"), [("degraded", True), ("invalid", False), ("failed", False)])
+def test_there_is_no_headline_of_numbers_that_do_not_stand(
+    record: Callable[..., Record], outcome: str, stands: bool
+) -> None:
+    """Neither on the terminal and the live page nor anywhere else."""
+    loaded = record()
+    sentence = _headline(loaded.summary)
+    changed = loaded.summary.model_copy(update={"outcome": outcome, "reasons": ["w0 was slow"]})
+    assert wording.headline(changed) == (sentence if stands else None)
+    text = io.StringIO()
+    render_summary(changed, Console(file=text, width=200))
+    assert (sentence in " ".join(text.getvalue().split())) == stands
+    assert (ending(changed).headline is not None) == stands
 
 
 def test_what_links_held_is_said_only_where_it_is_known_well(record: Callable[..., Record]) -> None:
@@ -177,6 +193,12 @@ def _tenths(texts: Iterable[str]) -> int:
     return sum(round(10 * float(each.group(1))) for each in found if each)
 
 
+def _headline(summary: Summary) -> str:
+    sentence = wording.headline(summary)
+    assert sentence is not None
+    return sentence
+
+
 def _with(summary: Summary, compute_s: float) -> Quantiles:
     """The iteration with another computing time."""
     assert summary.iteration_time_s is not None
@@ -193,4 +215,4 @@ def test_a_little_is_not_nothing_and_nearly_all_is_not_all(
     record: Callable[..., Record], share: float, shown: str
 ) -> None:
     summary = record().summary.model_copy(update={"scaling_factor": share})
-    assert f"train at {shown} of" in wording.headline(summary)
+    assert f"train at {shown} of" in _headline(summary)

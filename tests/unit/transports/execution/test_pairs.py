@@ -88,7 +88,7 @@ def test_what_is_not_matched_in_time_fails_alone(channel: str) -> None:
         sending.wait(20)
         assert torch.equal(received, values)
         # The barrier may overtake the word that the send was given up: then the receive was matched with it.
-        with pytest.raises(TransportError, match="tag 1(: it)? timed out"):
+        with pytest.raises(TransportError, match=r"tag 1(: it)? timed out"):
             late.wait(20)
         both_done.wait(20)
         return errors
