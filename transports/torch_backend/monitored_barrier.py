@@ -6,6 +6,9 @@ work while operations are stuck, and a rank that does not come must not cost the
 Each rank writes that it has arrived. Rank 0, once it sees everybody, writes `passed`; whoever runs out of time before
 that writes who is missing. Only the first of these counts (compare-and-set), so all ranks end alike, and one that comes
 late reads that it was given up, instead of meeting the others' next barrier.
+
+A store outlives the groups that meet in it: what a group has written must not let one of the same name, made later,
+pass. So each member counts how often it has made the group, and the n-th of one meets the n-th of the others.
 """
 
 import time
@@ -34,6 +37,9 @@ class MeetingStore(Protocol):
     def delete_key(self, key: str, /) -> bool:
         """Forget a key."""
 
+    def add(self, key: str, amount: int, /) -> int:
+        """Count further, from nothing on, and say how far."""
+
 
 class MonitoredBarrier:
     """One member's side of a group's monitored barriers, the n-th of each meeting the n-th of the others."""
@@ -43,6 +49,7 @@ class MonitoredBarrier:
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
+        self._prefix = f"monitored_barrier/{store.add(f'monitored_barrier/groups/{rank}', 1)}"
         self._number = 0
 
     def wait(self, timeout_s: float | None = None, *, wait_all_ranks: bool = False) -> None:
@@ -90,10 +97,10 @@ class MonitoredBarrier:
                 self._store.delete_key(self._result(self._number - 1))
 
     def _arrival(self, rank: int, number: int | None = None) -> str:
-        return f"monitored_barrier/{number or self._number}/{rank}"
+        return f"{self._prefix}/{number or self._number}/{rank}"
 
     def _result(self, number: int | None = None) -> str:
-        return f"monitored_barrier/{number or self._number}/result"
+        return f"{self._prefix}/{number or self._number}/result"
 
 
 def _complaint(rank: int, missing: Sequence[int], limit_s: float, *, wait_all_ranks: bool) -> str:

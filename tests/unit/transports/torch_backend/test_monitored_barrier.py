@@ -52,6 +52,16 @@ def test_everybody_passes_when_everybody_has_come(store: Store, size: int) -> No
         assert meet(barriers, dict.fromkeys(range(size), LONG_S)) == dict.fromkeys(range(size), "")
 
 
+def test_a_group_made_anew_over_the_same_store_waits_for_everybody(store: Store) -> None:
+    barriers = barriers_of(store, 2)
+    assert meet(barriers, dict.fromkeys(range(2), LONG_S)) == {0: "", 1: ""}
+    again = barriers_of(store, 2)
+    assert "Rank 0 failed to pass" in meet(again, {1: SHORT_S})[1]
+    for _ in range(2):
+        again = barriers_of(store, 2)
+        assert meet(again, dict.fromkeys(range(2), LONG_S)) == {0: "", 1: ""}
+
+
 def test_the_first_that_is_missing_is_named_and_the_others_say_that_they_came(store: Store) -> None:
     barriers = barriers_of(store, 5)
     ended = meet(barriers, {0: SHORT_S, 1: LONG_S, 3: LONG_S})
