@@ -5,11 +5,14 @@ Distributed Deep Learning" (2018, arXiv:1805.03812), as far as it is known from 
 white space or commas. A table may hold several iterations, each from the same first Id on: a layer's times are then the
 medians of its rows. `Comm` is `-` where no exchange was measured. Lines that begin with `#` are comments, but for
 `# input_us=...`, `# host_to_device_us=...` and `# update_us=...`, which say how long these parts of an iteration take,
-`# batch_size=...`, the samples of an iteration, and `# recorded_on=...`, the device. A seventh column `Shapes` is ours:
+`# batch_size=...`, the samples of an iteration, and `# recorded_on=...`, the device; what resembles one of these names
+(another unit, a letter in between) is refused. A seventh column `Shapes` is ours:
 the layer's parameter tensors in the order of their registration, as in `64x147;64;64`, or `-`.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from math import prod
 from statistics import median
 from typing import Final, NamedTuple
@@ -52,6 +55,7 @@ class Layers(TextFormat):
         _check_units(rows[0])
         if len(rows) == 1:
             raise TraceError(f"{path} ends after the names of its columns")
+        _check_comments(lines)
         parts = _parts(lines)
         num_columns = len(cells(rows[0]))
         return LayerTable(
@@ -133,6 +137,22 @@ def _check_units(line: Line) -> None:
         allowed = _UNITS.get(name, ())
         if unit and unit not in allowed:
             line.fail(f"column {name} is in {unit!r}; allowed: {' or '.join(allowed) or 'no unit'}")
+
+
+def _check_comments(lines: Sequence[Line]) -> None:
+    """Raises TraceError for one that nearly says what is read from comments: it would count for nothing."""
+    known = (*_PARTS, _RECORDED_ON)
+    stems = {_stem(name): name for name in known}
+    for line in lines:
+        if line.text.startswith("#") and "=" in line.text and (name := _named(line)[0]) not in known:
+            for close in get_close_matches(_stem(name), stems, n=1, cutoff=0.8):
+                line.fail(f"{name} is not read; do you mean {stems[close]}?")
+
+
+def _stem(name: str) -> str:
+    """Without its unit."""
+    words = re.sub(r"[\W_]+", "_", name.lower())
+    return re.sub(r"_?(ns|us|ms|s|seconds)_?$", "", words)
 
 
 def _recorded_on(lines: Sequence[Line]) -> str:

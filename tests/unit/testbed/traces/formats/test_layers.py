@@ -31,6 +31,11 @@ def test_columns_are_microseconds_and_bytes(tmp_path: Path) -> None:
     assert table.input_s == pytest.approx(7e-6)
 
 
+def test_a_comment_may_say_anything_else(tmp_path: Path) -> None:
+    table = Layers().read(written(tmp_path, "# optimizer=sgd\n# lr = 0.1\n#\n# x == y\n" + HEAD + "0 a 1 2 3 4\n"))
+    assert (table.update_s, table.batch_size, table.recorded_on) == (0.0, None, "")
+
+
 def test_units_and_blanks_change_nothing(tmp_path: Path) -> None:
     head = HEAD.replace("Forward", "Forward(us)").replace("Size", "Size(bytes)")
     table = read_trace(written(tmp_path, "# update_us = 5000\n# recorded_on = a GPU\n" + head + "0 a 10 20 - 400\n"))
@@ -65,6 +70,9 @@ def test_several_iterations_give_medians(tmp_path: Path) -> None:
         (HEAD.replace("Id", "Id(hex)") + "0 a 1 2 3 4\n", ":1: column id is in 'hex'; allowed: no unit"),
         ("# batch_size=0\n" + HEAD + "0 a 1 2 3 4\n", ":1: batch_size is 0"),
         ("# batch_size=2.5\n" + HEAD + "0 a 1 2 3 4\n", ":1: batch_size is 2.5"),
+        ("# update_ms=5\n" + HEAD + "0 a 1 2 3 4\n", ":1: update_ms is not read; do you mean update_us"),
+        ("# Batch size = 64\n" + HEAD + "0 a 1 2 3 4\n", ":1: Batch size is not read; do you mean batch_size"),
+        ("# host_to_devise_us=5\n" + HEAD + "0 a 1 2 3 4\n", ":1: host_to_devise_us is not read; do you mean host_to_"),
         (SHAPED_HEAD + "0 a 1 2 3 4\n", ":2: 6 columns where 7"),
         (SHAPED_HEAD + "0 a 1 2 3 4 2x3\n", ":2: Shapes 2x3 are 6 float32 elements"),
         (SHAPED_HEAD + "0 a 1 2 3 24 2xx3\n", ":2: Shapes is ''"),
