@@ -54,7 +54,9 @@ def _shortcomings(underlay: Sequence[UnderlayFacts]) -> Iterator[str]:
                 "as fast as it, not as fast as they say; use lower rates or a faster network, or put nodes that "
                 "exchange more on one machine"
             )
-        if each.path_mtu < each.needed_packet_bytes:
+        if not each.path_mtu:
+            yield f"{way} let nothing through: see that the machines reach each other's address"
+        elif each.path_mtu < each.needed_packet_bytes:
             yield (
                 f"{way} let packets of {each.path_mtu} bytes through, and links over it need "
                 f"{each.needed_packet_bytes}: raise the MTU of every interface on the way"

@@ -23,6 +23,7 @@ from testbed.plan.plan import Plan, make_plan
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import processes_of_run
 from testbed.system.run_state import RunState, new_run_id
+from testbed.verdict.underlay import underlay_facts, underlay_shortcomings
 from tests.bystanders import wait_until
 from tests.rack import run
 from tests.underlay import Underlay
@@ -116,6 +117,19 @@ def test_what_the_network_between_does_is_measured(underlay: Underlay, tmp_path:
         underlay.slow_down("40mbit")
         for measured in machines.measure():
             assert measured.carried_bps == pytest.approx(40e6, rel=0.01)
+
+
+def test_a_network_that_is_gone_after_a_run_carries_nothing(underlay: Underlay, tmp_path: Path) -> None:
+    """So that the run is invalid, not one that this machine cannot run."""
+    plan = plan_over(underlay)
+    assert plan.spread is not None
+    with machines_of(plan, tmp_path) as (machines, _):
+        before = machines.measure()
+        run(underlay.pids[1], "ip link set dev u down")
+        after = machines.measure()
+    assert [(each.carried_bps, each.path_mtu) for each in after] == [(0.0, 0)] * 2
+    said = underlay_shortcomings(underlay_facts(plan.spread, [before, after]))
+    assert sum("let nothing through" in each for each in said) == sum("carried 0" in each for each in said) == 2
 
 
 def test_a_path_that_is_narrower_than_its_ends_is_found(underlay: Underlay, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ THERE = UnderlayFacts(
         ({"carried_bps": 206.6e6}, "valid", ""),
         ({"carried_bps": 206.5e6}, "invalid", "the network from machine m0 to m1 carried 206mbit, and the 2 links"),
         ({"path_mtu": 1549}, "invalid", "let packets of 1549 bytes through, and links over it need 1550"),
+        ({"path_mtu": 0}, "invalid", "let nothing through: see that the machines reach each other's address"),
         ({"jitter_s": 600e-6}, "valid", ""),
         ({"jitter_s": 601e-6}, "degraded", "differed by 601 us with nothing else under way (limit 600 us"),
     ],
