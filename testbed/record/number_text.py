@@ -1,5 +1,6 @@
 """Numbers with their units, as people read them."""
 
+import math
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context
 from typing import Final
@@ -54,8 +55,13 @@ def size_text(size_bytes: float | None) -> str:
 
 
 def percent_text(share: float | None, num_decimals: int = 1) -> str:
-    """`94.6 %`; a dash for None."""
-    return DASH if share is None else f"{100 * share:.{num_decimals}f} %"
+    """`94.6 %`; a dash for None. What is not quite nothing, or not quite all, has as many decimals more as say so."""
+    if share is None:
+        return DASH
+    apart = round(100 * min(abs(share), abs(1 - share)), _MAX_DECIMALS)
+    if 0 < apart < 0.5 * 10**-num_decimals:
+        num_decimals = math.ceil(-math.log10(apart))
+    return f"{100 * share:.{num_decimals}f} %"
 
 
 def decimals_apart(target: float, shares: Iterable[float]) -> int:

@@ -33,6 +33,20 @@ def test_times(time_s: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "num_decimals", "text"),
+    [
+        (None, 1, "\u2013"), (0.0, 1, "0.0 %"), (1.0, 1, "100.0 %"), (0.9456, 1, "94.6 %"), (0.0004, 1, "0.04 %"),
+        (0.9997, 1, "99.97 %"), (1.0001, 1, "100.01 %"), (0.0005, 1, "0.1 %"), (0.2, 0, "20 %"), (0.001, 0, "0.1 %"),
+        (1e-12, 1, "0.0 %"), (0.00123456, 3, "0.123 %"),
+    ],
+)  # fmt: skip
+def test_percents_read_neither_nothing_nor_all_where_it_is_not(
+    share: float | None, num_decimals: int, text: str
+) -> None:
+    assert number_text.percent_text(share, num_decimals) == text
+
+
+@pytest.mark.parametrize(
     ("rate_bps", "text"),
     [(None, "\u2013"), (95.678e6, "95.68 Mbit/s"), (100e6, "100 Mbit/s"), (1e9, "1 Gbit/s"), (0.0, "0 bit/s")],
 )
