@@ -474,13 +474,17 @@ def validate_dilation(
     spec: Spec,
     overrides: Set = None,
     output: Output = Path("results"),
+    times: Annotated[
+        list[float] | None,
+        typer.Option(help="A multiple of k to compare with. Repeatable.", min=1.01, max=1000, show_default="2 and 4"),
+    ] = None,
     repeat: Annotated[int, typer.Option(help="Runs at each dilation, in turns.", min=1, max=100)] = 3,
     tolerance: Annotated[float, typer.Option(help="Within which ratios must lie.", min=0.001, max=0.5)] = 0.03,
     calibration: Calibrate = Mode.CLASS,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run a spec at its dilation k (or what `auto` is here), at 2k and at 4k, in turns, and compare.
+    """Run a spec at its dilation k (or what `auto` is here) and at multiples of it, in turns, and compare.
 
     Iteration time and scaling factor must be the same: the 95 % interval of their ratio to those at k within the
     tolerance of 1. Where a spec can be had without dilation, its k is 1. Needs root.
@@ -492,11 +496,12 @@ def validate_dilation(
 
     \b
       testbed validate-dilation experiments/resnet50_100g.yaml --set workers=4
-      testbed validate-dilation my.yaml --set dilation=1 --repeat 5 --json
+      testbed validate-dilation my.yaml --set dilation=1 --times 2 --times 8 --json
     """
     from testbed.experiment.experiment import load
     from testbed.report.terminal.dilation import render_validation
     from testbed.runner.dilation import validate_dilation as validate_at_dilations
+    from testbed.verdict.dilation import FACTORS
 
     set_up_logging(verbose)
     experiment = load(spec, overrides or [])
@@ -508,7 +513,14 @@ def validate_dilation(
         errors.print(f"dilation {point.dilation:g}", highlight=False)
         return run_point(point)
 
-    found = validate_at_dilations(experiment, repeat=repeat, run=run_one, tolerance=tolerance, plan=planner(errors))
+    found = validate_at_dilations(
+        experiment,
+        repeat=repeat,
+        run=run_one,
+        factors=times or FACTORS,
+        tolerance=tolerance,
+        plan=planner(errors),
+    )
     if as_json:
         emit(found.to_json())
     else:

@@ -1,6 +1,6 @@
-"""Runs a spec at k, 2k and 4k, one beside the other, and says whether the answer is the same."""
+"""Runs a spec at k and multiples of it, one beside the other, and says whether the answer is the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,31 +63,42 @@ class Validation:
         }
 
 
-def at_dilations(experiment: Experiment, plan: Planner = plan_here) -> list[Experiment]:
-    """The spec at its own dilation, or what `auto` is here, and at twice and four times as much.
+def at_dilations(
+    experiment: Experiment, factors: Sequence[float] = FACTORS, plan: Planner = plan_here
+) -> list[Experiment]:
+    """The spec at its own dilation, or what `auto` is here, and at each of these multiples of it.
 
-    Raises SpecError for a spec that cannot be had in slower time, and MissingRequirementError as a plan does.
+    Raises SpecError for a spec that cannot be had in slower time and for a multiple given twice, and
+    MissingRequirementError as a plan does.
     """
     require_iterations(experiment)
     if undilatable := experiment.undilatable():
         raise SpecError("\n".join(undilatable))
+    if twice := {factor for factor in factors if factors.count(factor) > 1}:
+        raise SpecError(f"the multiple {min(twice):g} of the dilation is given twice")
     least = plan(experiment).clock.dilation
-    if least * max(FACTORS) > MAX_DILATION:
+    if least * max(factors) > MAX_DILATION:
         raise SpecError(
-            f"dilation: {least:g} is to be compared with {least * max(FACTORS):g}, and the greatest is "
-            f"{MAX_DILATION:g}; allowed: at most {MAX_DILATION / max(FACTORS):g}"
+            f"dilation: {least:g} is to be compared with {least * max(factors):g}, and the greatest is "
+            f"{MAX_DILATION:g}; allowed: at most {MAX_DILATION / max(factors):g}"
         )
-    found = [experiment.model_copy(update={"dilation": _plain(least * factor)}) for factor in FACTORS]
+    found = [experiment.model_copy(update={"dilation": _plain(least * factor)}) for factor in (1, *factors)]
     for each in found:
         plan(each)  # whatever is refused is refused before the first runs
     return found
 
 
 def validate_dilation(
-    experiment: Experiment, *, repeat: int, run: RunOne, tolerance: float = TOLERANCE, plan: Planner = plan_here
+    experiment: Experiment,
+    *,
+    repeat: int,
+    run: RunOne,
+    factors: Sequence[float] = FACTORS,
+    tolerance: float = TOLERANCE,
+    plan: Planner = plan_here,
 ) -> Validation:
     """Run it so often at each dilation, in turns, so that what the machine does meanwhile meets all alike."""
-    points = at_dilations(experiment, plan)
+    points = at_dilations(experiment, factors, plan)
     runs = [run(point) for _ in range(repeat) for point in points]
     dilations = tuple(float(point.dilation) for point in points)
     measured = [_measures(each) for each in runs]

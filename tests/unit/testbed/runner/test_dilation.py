@@ -14,6 +14,7 @@ SPEC = {"name": "t", "workers": 2, "workload": "synthetic"}
 def test_a_spec_is_run_at_k_twice_and_four_times_as_much() -> None:
     assert [each.dilation for each in at_dilations(validate(SPEC))] == [1, 2, 4]
     assert [each.dilation for each in at_dilations(validate({**SPEC, "dilation": 1.5}))] == [1.5, 3, 6]
+    assert [each.dilation for each in at_dilations(validate(SPEC), (8, 2.5))] == [1, 8, 2.5]
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs() -> None:
@@ -23,6 +24,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs() -> None:
         at_dilations(validate({**SPEC, "dilation": 200, "link": {"rate": "1gbit"}}))
     with pytest.raises(SpecError, match=r"^link\.rate: .*at dilation 4"):
         at_dilations(validate({**SPEC, "link": {"rate": "3mbit"}}))
+    with pytest.raises(SpecError, match="multiple 2 of the dilation is given twice"):
+        at_dilations(validate(SPEC), (2, 4, 2))
 
 
 @pytest.mark.parametrize(("slower", "agreement"), [(1.0, "agrees"), (1.2, "differs")])
