@@ -1,16 +1,17 @@
 """The specs that come with the package, and which file a name on a command line is."""
 
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from testbed.errors import SpecError
+
+_FOLDER: Final = Path(__file__).parents[2] / "experiments"
+"""Beside the package, wherever that is: by its name, a folder of the user's would be found first."""
 
 
 def shipped_folder() -> Path | None:
     """Where the specs are that come with this package; None where it is not installed with them."""
-    found = find_spec("experiments")
-    places = list(found.submodule_search_locations or ()) if found else []
-    return Path(places[0]) if places else None
+    return _FOLDER if _FOLDER.is_dir() else None
 
 
 def shipped_specs() -> dict[str, Path]:

@@ -1,5 +1,7 @@
 """Specs that come with the package, by name."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,19 @@ def test_every_spec_of_the_folder_is_known_by_its_name() -> None:
     known = shipped_specs()
     assert {path.name for path in known.values()} == {path.name for path in Path("experiments").glob("*.yaml")}
     assert load(known["quickstart"]).name == "quickstart"
+
+
+def test_a_package_of_the_user_s_hides_no_spec(tmp_path: Path) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/__init__.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed", "plan", "quickstart"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_name_alone_is_looked_up_and_a_file_of_that_name_comes_first(
