@@ -222,11 +222,12 @@ def _parameters(
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
 ) -> dict[str, Any]:
-    """What kineto writes for NCCL (torch/csrc/profiler/util.h), under the same names and in the same forms."""
+    """What kineto writes for NCCL (torch/csrc/profiler/util.h), under the same names and in the same forms; and of a
+    message its tag, which NCCL has not."""
     ranks = dist.get_process_group_ranks(group)
     strides = {after - before for before, after in itertools.pairwise(ranks)}
     sample = next(iter((*inputs, *outputs)), None)
-    options = arguments[-1]  # of a message its tag, which says nothing
+    options = arguments[-1]  # of a message its tag
     found: dict[str, Any] = {
         "Collective name": described.collective,
         "dtype": "" if sample is None else sample.type().rpartition(".")[2].removesuffix("Tensor"),
@@ -248,5 +249,5 @@ def _parameters(
     if described.root is not None:
         found["Root Rank"] = ranks[getattr(options, described.root)]
     if described.peer is not None:
-        found[described.peer] = ranks[arguments[1]]
+        found |= {described.peer: ranks[arguments[1]], "Tag": arguments[2]}
     return found

@@ -291,9 +291,10 @@ class _RankReader:
         name = reader.word("Collective name")
         if name in ("send", "recv"):
             element_type = self._type(event, reader.word("dtype"))
+            tag = reader.count("Tag") if "Tag" in event.arguments else 0
             if name == "send":
-                return Send(reader.count("Dst Rank"), reader.count("In msg nelems"), element_type)
-            return Receive(reader.count("Src Rank"), reader.count("Out msg nelems"), element_type)
+                return Send(reader.count("Dst Rank"), reader.count("In msg nelems"), element_type, tag)
+            return Receive(reader.count("Src Rank"), reader.count("Out msg nelems"), element_type, tag)
         operation = self._operation(event, name)
         members = self._members(event, reader)
         process_group = str(event.arguments.get("Process Group Name", ""))

@@ -85,9 +85,9 @@ def _parameters(rank: Rank) -> list[dict[str, Any]]:
         if rank.rank != 1:
             dist.broadcast(torch.ones(4, dtype=torch.int64), 2, group=group, async_op=True).wait()
             if rank.rank == 0:
-                dist.send(torch.ones(5), 2, group=group)
+                dist.send(torch.ones(5), 2, group=group, tag=7)
             else:
-                dist.recv(torch.empty(5), 0, group=group)
+                dist.recv(torch.empty(5), 0, group=group, tag=7)
 
     events = [event["args"] for event in _trace(rank, action) if event["name"] == PARAMETERS]
     dist.destroy_process_group()
@@ -122,6 +122,7 @@ def test_what_trace_tools_read_of_nccl_s_operations_is_there() -> None:
     assert (broadcast["Process Group Ranks"], broadcast["Process Group Description"]) == ("[0, 2]", "outer")
     assert (broadcast["Root Rank"], broadcast["Is asynchronized op"]) == (2, True)
     assert (message["Collective name"], message["Src Rank"], message["Out msg nelems"]) == ("recv", 0, 5)
+    assert message["Tag"] == 7
 
 
 def _late(rank: Rank) -> dict[str, Any]:

@@ -45,9 +45,12 @@ def _operations(rank: Rank, *, described: bool) -> None:
     has_computed.touch()
     work.wait()
     if me == 0:
-        dist.send(torch.ones(7), 1)
+        sending = [dist.isend(torch.ones(7), 1, tag=1), dist.isend(torch.ones(8), 1, tag=2)]
+        for each in sending:
+            each.wait()
     else:
-        dist.recv(torch.empty(7), 0)
+        dist.recv(torch.empty(8), 0, tag=2)
+        dist.recv(torch.empty(7), 0, tag=1)
     dist.barrier()
     if described:
         dist.gather(torch.ones(2), [torch.empty(2) for _ in range(size)] if me == 0 else None, 0)
@@ -95,7 +98,8 @@ def expected(rank: int, *, described: bool) -> list[Exchange]:
         whole("reduce_scatter", 16),
         whole("all_to_all", 16, splits=splits),
         whole("all_reduce", 100_000),
-        Send(1, 7, "float32") if rank == 0 else Receive(0, 7, "float32"),
+        Send(1, 7, "float32", 1) if rank == 0 else Receive(0, 8, "float32", 2),
+        Send(1, 8, "float32", 2) if rank == 0 else Receive(0, 7, "float32", 1),
         whole("barrier", 0, "uint8"),
     ]
     if described:
