@@ -8,13 +8,12 @@ from rich.console import Console
 
 from testbed.calibration.cache import Mode
 from testbed.commands.options import EPILOG, Json, Output, Set, Spec, emit
-from testbed.commands.traces import BatchSize, Device, Trace, load_table
+from testbed.commands.traces import BatchSize, Device, Iteration, Trace, completed, load_table
 from testbed.errors import CalibrationError, SpecError
 from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
     from testbed.theory.advise import Advice, Verification
-    from testbed.traces.table import LayerTable
 
 commands: Final = typer.Typer()
 _MTU: Final = 1500
@@ -32,16 +31,6 @@ def _link(text: str) -> tuple[float, float]:
     if not rate_bps > 0:
         raise SpecError("--link: a rate of 0 carries nothing; write one such as 25gbit")
     return rate_bps, latency_s
-
-
-def _completed(table: "LayerTable", iteration: str) -> "LayerTable":
-    """With a forward pass, so that an iteration takes that time. Raises SpecError."""
-    from transports.units import parse_time_s
-
-    try:
-        return table.with_iteration(parse_time_s(iteration))
-    except ValueError as error:
-        raise SpecError(f"--iteration: {error}") from error
 
 
 @commands.command(epilog=EPILOG, short_help="Is this link enough, and if not, what is the least to change?")
@@ -72,16 +61,7 @@ def advise(
     ] = None,
     batch_size: BatchSize = None,
     device: Device = None,
-    iteration: Annotated[
-        str | None,
-        typer.Option(
-            "--iteration",
-            metavar="TIME",
-            help="Of one worker alone, such as 97ms: for a trace that says nothing of its forward pass, which takes "
-            "what is left of that.",
-            show_default=False,
-        ),
-    ] = None,
+    iteration: Iteration = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -132,7 +112,7 @@ def advise(
         raise SpecError(f"--efficiency is {efficiency:g}; it is a share above 0 and at most 1, such as 0.8")
     loaded = load_table(trace, batch_size, device)
     today = Setting(
-        table=loaded.table if iteration is None else _completed(loaded.table, iteration),
+        table=completed(loaded.table, iteration),
         num_workers=workers,
         rate_bps=rate_bps,
         latency_s=latency_s,

@@ -56,6 +56,16 @@ _AnyTrace = Annotated[
         show_default=False,
     ),
 ]
+Iteration = Annotated[
+    str | None,
+    typer.Option(
+        "--iteration",
+        metavar="TIME",
+        help="Of one worker alone, such as 97ms: for a trace that says nothing of its forward pass, which takes what "
+        "is left of that.",
+        show_default=False,
+    ),
+]
 _Output = Annotated[Path, typer.Argument(help="The file to write.", metavar="FILE", show_default=False)]
 _Ranks = Annotated[int, typer.Option("--ranks", min=2, max=4096, help="How many.", show_default=False)]
 
@@ -70,6 +80,18 @@ class Loaded(NamedTuple):
     table: "LayerTable"
     name: str
     source: str
+
+
+def completed(table: "LayerTable", iteration: str | None) -> "LayerTable":
+    """With a forward pass, so that an iteration takes that time; itself for None. Raises SpecError."""
+    from transports.units import parse_time_s
+
+    if iteration is None:
+        return table
+    try:
+        return table.with_iteration(parse_time_s(iteration))
+    except ValueError as error:
+        raise SpecError(f"--iteration: {error}") from error
 
 
 def load_table(trace: str, batch_size: int | None, device: "DeviceName | None" = None) -> Loaded:
@@ -104,6 +126,8 @@ def _path(trace: str, batch_size: int | None, device: "DeviceName | None") -> Pa
     from testbed.traces.networks import NetworkName
 
     if not Path(trace).exists():
+        if trace in get_args(NetworkName):
+            raise SpecError(f"{trace} is a network, which has no format: leave --format out")
         known = ", ".join(get_args(NetworkName))
         raise SpecError(f"{trace!r} is neither a network nor a file; networks: {known}")
     for option, given in (("--batch-size", batch_size), ("--device", device)):
@@ -368,6 +392,7 @@ def import_trace(
         str | None,
         typer.Option("--format", help="What the trace is, where it is not recognised: kineto, chakra, layers, ..."),
     ] = None,
+    iteration: Iteration = None,
 ) -> None:
     """Read a trace of any format and write it as a file of our own, to be looked at, edited and replayed: a table with
     the columns Id Name Forward Backward Comm Size, or a graph in JSON.
@@ -380,6 +405,7 @@ def import_trace(
 
       testbed trace import profiles/ mine.json && testbed trace show mine.json
       testbed trace import chakra_traces/ mine.json
+      testbed trace import resnet50.bk.log mine.txt --iteration 128ms
     """
     from testbed.traces.formats.base import TRACE_FORMATS, read_trace
     from testbed.traces.graph import Graph
@@ -389,6 +415,17 @@ def import_trace(
             loaded = _load(trace, batch_size, device)
         else:
             loaded = read_trace(_path(trace, batch_size, device), TRACE_FORMATS.parse(format_))
+        if isinstance(loaded, Graph):
+            if iteration is not None:
+                raise SpecError("--iteration is of a table of layers, and this is a graph, which says what it computes")
+        else:
+            loaded = completed(loaded, iteration)
+            if not loaded.forward_s:
+                typer.echo(
+                    "the trace says nothing of a forward pass, and none will be replayed: --iteration says how long an "
+                    "iteration of one worker takes",
+                    err=True,
+                )
         written = TRACE_FORMATS.parse("graph" if isinstance(loaded, Graph) else "layers")
     _write(written, loaded, output)
 

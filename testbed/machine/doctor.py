@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -154,8 +155,18 @@ def plan_in_theory(experiment: Experiment, *, say: Callable[[str], None] = lambd
 
     if undilatable := experiment.undilatable():  # requested, even where this machine would need none
         raise SpecError("\n".join(undilatable))
-    codecs = partial(codec_load, num_cores=num_cores, say=say)
-    return planned_at(*chosen_dilation(known_budget(), planned_at, codecs, num_cores=num_cores))
+
+    def planned_to_run_at(dilation: float) -> Plan:
+        plan = planned_at(dilation)
+        if plan.delay_backend is not None and missing_for_backend(plan.delay_backend):
+            raise SpecError(f"link: delay by {plan.delay_backend} does not work here")
+        return plan
+
+    budget, codecs = known_budget(), partial(codec_load, num_cores=num_cores, say=say)
+    if not all(map(missing_for_backend, delay_backends())):
+        with suppress(SpecError):  # whatever is wrong at every dilation is said below
+            return planned_at(*chosen_dilation(budget, planned_to_run_at, codecs, num_cores=num_cores))
+    return planned_at(*chosen_dilation(budget, planned_at, codecs, num_cores=num_cores))
 
 
 def plan_here(experiment: Experiment, *, say: Callable[[str], None] = lambda _: None) -> Plan:

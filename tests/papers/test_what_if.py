@@ -17,9 +17,9 @@ from testbed.traces.table import LayerTable
 
 RATES_GBPS = (1, 10, 25, 40, 100)
 ITERATION_S = {
-    "resnet50": "0.12808580219559176s",
-    "resnet101": "0.19200599479476405s",
-    "vgg16": "0.19452352295080985s",
+    "resnet50": 0.12808580219559176,
+    "resnet101": 0.19200599479476405,
+    "vgg16": 0.19452352295080985,
 }
 """From the authors' `simulation/`."""
 SCALING_FACTORS = {
@@ -66,8 +66,8 @@ FIGURE_8 = {
 @pytest.fixture(scope="module")
 def tables(data: Path) -> dict[str, LayerTable]:
     return {
-        model: read_table(data / "training_bottleneck" / f"{model}.bk.log", BackwardLog(iteration=iteration))
-        for model, iteration in ITERATION_S.items()
+        model: read_table(data / "training_bottleneck" / f"{model}.bk.log", BackwardLog()).with_iteration(iteration_s)
+        for model, iteration_s in ITERATION_S.items()
     }
 
 

@@ -7,22 +7,15 @@ gradient before it and the size of this one (the authors' `simulation/layerwise_
 
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from testbed.traces.formats.base import TRACE_FORMATS, Line, TextFormat, TraceError, cells, non_empty
 from testbed.traces.table import Layer, LayerTable
-from transports.units import Time
 
 _NUM_HEADER_LINES = 3
 
 
 @TRACE_FORMATS.register
 class BackwardLog(TextFormat):
-    """Options: what the file does not say."""
-
-    iteration_s: Time | None = Field(None, alias="iteration", gt=0)
-    """A whole iteration of one worker; what is left of it beside backward counts as forward. Unset: forward takes no
-    time."""
+    """A log of gradients, which says nothing of the forward pass; the format has no options."""
 
     def recognises(self, lines: Sequence[Line]) -> bool:
         """The third line announces how many pairs follow."""
@@ -42,13 +35,7 @@ class BackwardLog(TextFormat):
         if len(rows) != num_tensors:
             lines[2].fail(f"{num_tensors} tensors are announced and {len(rows)} follow")
         layers = non_empty(path, (_layer(row, number) for number, row in enumerate(rows)))
-        table = LayerTable(layers=layers[::-1])
-        if self.iteration_s is None:
-            return table
-        try:
-            return table.with_iteration(self.iteration_s)
-        except ValueError as error:
-            raise TraceError(f"{path}: {error}") from None
+        return LayerTable(layers=layers[::-1])
 
 
 def _layer(row: Line, number: int) -> Layer:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from testbed.cli import app
 from testbed.errors import MissingRequirementError, SpecError
-from testbed.traces.formats.base import read_trace
+from testbed.traces.formats.base import read_table, read_trace
 from testbed.traces.graph import Graph
 
 
@@ -61,6 +61,30 @@ def test_a_graph_is_generated_shown_exported_and_imported(tmp_path: Path) -> Non
     assert isinstance(second, Graph)
     assert first.matches == second.matches
     assert first.sent_bytes == second.sent_bytes
+
+
+def test_a_log_without_a_forward_pass_is_imported_with_one(tmp_path: Path) -> None:
+    """A replay took none, and no option said otherwise."""
+    log, table = tmp_path / "log", tmp_path / "table"
+    log.write_text("a comment\n1\n2\n1000,400\n2000,800\n")
+    without = run("import", str(log), str(table))
+    assert without.exit_code == 0
+    assert "the trace says nothing of a forward pass" in without.stderr
+    done = run("import", str(log), str(table), "--iteration", "5ms")
+    assert (done.exit_code, done.stderr) == (0, "")
+    found = read_table(table)
+    assert (found.forward_s, found.backward_s) == (pytest.approx(2e-3), pytest.approx(3e-3))
+    for source, problem in ((log, "backward alone takes 0.003 s"), (table, "the trace says how long forward takes")):
+        refused = run("import", str(source), str(table), "--iteration", "2ms")
+        assert f"--iteration: {problem}" in str(refused.exception)
+    assert run("generate", "fsdp", "gpt2", str(log), "--ranks", "2").exit_code == 0
+    refused = run("import", str(log), str(table), "--iteration", "2ms")
+    assert "--iteration is of a table of layers" in str(refused.exception)
+
+
+def test_a_network_has_no_format(tmp_path: Path) -> None:
+    refused = run("import", "resnet50", str(tmp_path / "x"), "--format", "layers")
+    assert "resnet50 is a network, which has no format: leave --format out" in str(refused.exception)
 
 
 def test_a_collectives_schedule_is_written_for_each_rank(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from testbed.errors import MissingRequirementError
 from testbed.experiment.experiment import validate
 from testbed.machine import doctor
 from testbed.machine.budget import UnknownBudgetError, keep
-from testbed.machine.doctor import plan_to_run
+from testbed.machine.doctor import plan_in_theory, plan_to_run
 from tests.facts import BUDGET
 from transports.errors import UnsupportedError
 
@@ -73,3 +73,18 @@ def test_what_only_root_can_measure_is_the_error_that_names_the_fix(
     keep(BUDGET)
     assert plan_to_run(experiment, say=said.append).clock.dilation > 1
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("works", "dilation", "backend"),
+    [(("netem", "nfqueue"), 1, "netem"), (("nfqueue",), 20, "nfqueue"), (("tap",), 20, "tap"), ((), 1, "netem")],
+)
+def test_auto_waits_until_a_backend_that_is_here_makes_the_delays(
+    monkeypatch: pytest.MonkeyPatch, works: tuple[str, ...], dilation: float, backend: str
+) -> None:
+    """The run was refused for netem, which is not here, where slower time would have done."""
+    monkeypatch.setattr(doctor, "missing_for_backend", lambda name: "" if name in works else "it is not here")
+    monkeypatch.setattr("testbed.machine.budget.known_budget", lambda: BUDGET)
+    keys = {"link": {"rate": "100mbit", "delay": "10us"}, "workload": "synthetic", "dilation": "auto"}
+    plan = plan_in_theory(validate({"name": "t", "workers": 2, **keys}))
+    assert (plan.clock.dilation, plan.delay_backend) == (dilation, backend)
