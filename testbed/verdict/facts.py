@@ -89,6 +89,8 @@ class LinkFacts:
     frame_bytes: int = 1514
     """The longest super-frame on it, which is sent whole once it has begun."""
     rate_from_cache: bool = False
+    to_server: bool = False
+    """To a parameter server, which takes in what each worker pushes before others have handed theirs over."""
     """Whether `measured_rate_bps` was measured before this run."""
 
     @property

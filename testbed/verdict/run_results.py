@@ -287,6 +287,7 @@ class RunResults:
             may_drop=key in self._lossy,
             burst_bytes=self._burst_bytes(direction),
             frame_bytes=self._frame_bytes(direction),
+            to_server=self.plan.node(direction.receiver.node).role == "server",
             backlog=self._backlog(key, start, end),
             delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key), clock=self.plan.clock),
         )

@@ -273,7 +273,7 @@ def _aggregators(facts: Facts, *, withheld: bool) -> list[AggregatorSummary]:
 
 def _links(facts: Facts, *, withheld: bool) -> list[LinkSummary]:
     """`withheld`: how long exchanges took is, and so is what links carried in that time."""
-    busy_times = busy(facts)
+    busy_times = {since_first: busy(facts, since="first" if since_first else "last") for since_first in (False, True)}
     return [
         LinkSummary(
             name=link.name,
@@ -295,7 +295,7 @@ def _links(facts: Facts, *, withheld: bool) -> list[LinkSummary]:
             else mean_utilization(facts, link, link.background_bytes),
             retransmitted_bytes=link.retransmitted_bytes,
             utilization_mean=mean_utilization(facts, link, link.class_bytes),
-            utilization_busy=None if withheld else busy_utilization(facts, link, busy_times),
+            utilization_busy=None if withheld else busy_utilization(facts, link, busy_times[link.to_server]),
             drops=link.drops,
             delay_line=link.delay_line,
             backlog=link.backlog,

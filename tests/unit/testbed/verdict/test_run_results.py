@@ -96,7 +96,9 @@ def test_bytes_that_only_a_server_knows_of_are_not_held_against_a_run(
     sent = expected | {hop: round(expected[hop] * 1.015) for hop in expected if hop[0] == "ps0"}
     found.observations.window["measure"] = snapshot(plan, 10.0, dict.fromkeys(expected, 0))
     found.observations.window["done"] = snapshot(plan, 20.0, sent)
-    summary = summarize(found.facts(End("completed")))
+    facts = found.facts(End("completed"))
+    assert {(link.from_, link.to) for link in facts.links if link.to_server} == {("s0", "ps0")}
+    summary = summarize(facts)
     assert summary.checked.num_bytes == num_checked
     assert any("bytes on the wire differ" in reason for reason in summary.reasons) == (channel == "tcp")
     said = [text for text in summary.checked.not_checked if text.startswith("bytes of 3 directions")]

@@ -195,6 +195,20 @@ def test_links_and_allreduce_as_calculated_manually() -> None:
     assert (summary.allreduce.bound_s, summary.allreduce.schedule_bound_s) == (2.5, 3.0)
 
 
+def test_a_server_s_link_is_used_in_the_time_in_which_its_bytes_could_move() -> None:
+    """The first worker pushes half a second before the second has anything. Seen at 102 % of its rate over the time since
+    the second had."""
+    times = buckets(bucket(0, 10.0, 14.5), bucket(1, 10.5, 14.5))
+    carried = samples((10.0, 0), (12.25, 28_125_000))
+    to_server = replace(healthy.LINK, from_="s0", to="ps0", class_bytes_end=28_125_000, to_server=True)
+    from_server = replace(to_server, from_="ps0", to="s0", to_server=False)
+    found = measure(facts(buckets=times, samples=carried, links=[to_server, from_server]))
+    assert [link.utilization_busy for link in found.links] == [
+        pytest.approx(28_125_000 * 8 / (100e6 * 4.5)),
+        pytest.approx(28_125_000 * 8 / (100e6 * 4.0)),
+    ]
+
+
 def test_dilation_divides_every_time_and_leaves_shares_alone() -> None:
     slow, fast = measure(facts(dilation=4.0)), measure(facts())
     assert slow.iteration_time_s is not None
