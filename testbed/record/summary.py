@@ -125,8 +125,9 @@ class LinkSummary(_Part):
     """class bytes x 8 / (rate x measured time): 0 to 1; None on an unshaped link, as fast as the machine."""
     utilization_busy: float | None
     """The same while at least one bucket is under way: from the moment the last of its members has handed it over to
-    the moment the last of them has its result; to a parameter server, from the moment the first has; of a command, while
-    any link carries over 1 % of its rate. None on an unshaped link, and where the time of the all-reduce is withheld."""
+    the moment the last of them has its result; to a parameter server, from the moment the first has; of a command,
+    while any link carries over 1 % of its rate. None on an unshaped link, and where the time of the all-reduce is
+    withheld."""
     drops: int
     delay_line: DelayLine | None = None
     """None where no daemon makes the delay."""

@@ -53,8 +53,8 @@ def busy_utilization(facts: Facts, link: LinkFacts, busy: tuple[Floats, Floats])
     """What the direction carried in these times (disjoint, in order) over what it could have; None where it has no
     rate.
 
-    A worker's push does not wait for other workers', so to a server they begin with the first hand-over: since the last,
-    the bytes that moved before it would count and their time would not.
+    A worker's push does not wait for other workers', so to a server they begin with the first hand-over: since the
+    last, the bytes that moved before it would count and their time would not.
     """
     return _carried(facts, link, busy).share
 

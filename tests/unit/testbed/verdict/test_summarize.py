@@ -196,8 +196,8 @@ def test_links_and_allreduce_as_calculated_manually() -> None:
 
 
 def test_a_server_s_link_is_used_in_the_time_in_which_its_bytes_could_move() -> None:
-    """The first worker pushes half a second before the second has anything. Seen at 102 % of its rate over the time since
-    the second had."""
+    """The first worker pushes half a second before the second has anything. Seen at 102 % of its rate over the time
+    since the second had."""
     times = buckets(bucket(0, 10.0, 14.5), bucket(1, 10.5, 14.5))
     carried = samples((10.0, 0), (12.25, 28_125_000))
     to_server = replace(healthy.LINK, from_="s0", to="ps0", class_bytes_end=28_125_000, to_server=True)
