@@ -458,6 +458,17 @@ class ProgramTrial:
         """Contributions to chunks whose result is not known."""
         return _in_flight(self._object, _slots(self._job), self._job.num_elements, self._job.payload)
 
+    def gaps(self) -> tuple[int, ...]:
+        """How many chunks waited how long for their last contribution, as `Stragglers` has them."""
+        found = self._object.get_per_cpu("job_counts", self._job.number, _JobCounters)
+        return tuple(sum(each.gaps[bucket] for each in found) for bucket in range(NUM_GAPS))
+
+    def begin_at(self, slot: int, first_ns: int) -> None:
+        """As if the first contribution to the even chunks of a slot had come then."""
+        version = self._object.get("versions", 2 * slot, _version_kind(self._job.num_elements, self._job.payload))
+        version.first_ns = first_ns
+        self._object.set("versions", 2 * slot, version)
+
     def close(self) -> None:
         """Give the program and its maps back."""
         self._object.close()

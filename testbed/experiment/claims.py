@@ -193,7 +193,10 @@ class Spread(Numbers):
     kind: Literal["spread"]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
-        """The largest value over the smallest, at least 1. Raises ValueError for any that is not above 0."""
+        """The largest value over the smallest, at least 1. Raises ValueError for any that is not above 0, and for one
+        alone."""
+        if len(values) < 2:
+            raise ValueError(f"a spread is of two points or more (got {len(values)})")
         if min(values) <= 0:
             raise ValueError(f"a spread is of numbers above 0 (got {min(values):g})")
         return max(values) / min(values)

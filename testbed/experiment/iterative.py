@@ -158,6 +158,10 @@ class Iterative(AgentWorkload):
         """Verifying gradients gathers them over the same links."""
         return not self.verify_gradients
 
+    def verifies_gradients(self) -> bool:
+        """See :class:`Workload`."""
+        return self.verify_gradients
+
 
 class Replayed(Iterative):
     """Training whose computing is replayed: layers of any sizes, whose gradients are ready when a device would have

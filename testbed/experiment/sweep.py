@@ -100,8 +100,11 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value in few characters: `top_k(ratio=1%)`, `bytes=1MiB`, `null`, `1gbit`."""
+    """A value in few characters: `top_k(ratio=1%)`, `bytes=1MiB`, `null`, `1gbit`; of a trace that is written out, the
+    name of its file."""
     if isinstance(value, Mapping):
+        if "file" in value and ("layers" in value or "graph" in value):
+            return value_text(value["file"])
         options = {key: item for key, item in value.items() if key != "kind"}
         inside = ",".join(f"{key}={value_text(item)}" for key, item in options.items())
         kind = str(value.get("kind", ""))

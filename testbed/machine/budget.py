@@ -139,10 +139,13 @@ def requested_bps(plan: Plan) -> float:
 
 def handed_over_bps(plan: Plan) -> float:
     """What workers hand over while they compute backward, all together, in virtual bit/s: hosts copy each byte of a
-    gradient meanwhile, however slow the links are. 0 where no table says how long backward lasts."""
+    gradient meanwhile, however slow the links are. 0 where no table says how long backward lasts, and where parameters
+    are exchanged now and then, after a step."""
     experiment = plan.experiment
     table = experiment.workload.timed_layers()
     if table is None or table.backward_s <= 0 or experiment.workers < 2:
+        return 0.0
+    if experiment.synchronisation.in_step and not experiment.synchronisation.gradients_in_every_iteration:
         return 0.0
     return 8 * experiment.workers * table.size_bytes / table.backward_s
 

@@ -298,8 +298,8 @@ class AllReduceSummary(_Part):
     size_bytes: int
     """Sum of the buckets."""
     time_s: float | None
-    """Median over iterations of the time during which at least one bucket was in service on the slowest
-    worker; None: it is withheld, and `missing` says why."""
+    """Median over iterations of the time during which at least one bucket that all of its members had handed over was
+    in service on the slowest worker; None: it is withheld, and `missing` says why."""
     bound_s: float
     """Of the task: the least that any exchange over the workers' own links needs, without help from switches or
     servers (testbed.plan.bounds)."""

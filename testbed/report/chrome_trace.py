@@ -27,7 +27,7 @@ from testbed.record.reader import Record
 from testbed.record.writer import replace_bytes
 from testbed.report.lanes import Lanes
 from testbed.traces.formats.kineto import COLLECTIVE_NAMES, TORCH_TYPES
-from testbed.traces.graph import Collective, Compute, Exchange, Graph, Send
+from testbed.traces.graph import Collective, Compute, Exchange, Graph, Place, Send
 from testbed.verdict.changes import RateHistory
 
 Event = dict[str, Any]
@@ -180,20 +180,24 @@ class _Exchanges:
             return self._described("allreduce", count, count, "float32", range(self._num_workers))
         node = self._node(self._graph, rank, row["sequence"])
         if isinstance(node, Collective):
-            return self._collective(self._graph, rank, node)
+            return self._collective(self._graph, rank, node, self._graph.matches[row["sequence"]])
         pair = sorted((rank, node.peer))
         if isinstance(node, Send):
             described = self._described("send", node.num_elements, 0, node.element_type, pair)
             return {**described, "Dst Rank": node.peer}
         return {**self._described("recv", 0, node.num_elements, node.element_type, pair), "Src Rank": node.peer}
 
-    def _collective(self, graph: Graph, rank: int, node: Collective) -> dict[str, object]:
+    def _collective(self, graph: Graph, rank: int, node: Collective, match: Sequence[Place]) -> dict[str, object]:
         members = graph.groups[node.group]
         whole, part = node.num_elements, node.num_elements // len(members)
         root = {} if node.root is None else {"Root Rank": node.root}
-        splits = {} if node.splits is None else {"In split size": str(list(node.splits))}
         given = {"all_gather": part, "gather": part, "scatter": whole if node.root == rank else 0}
         made = {"reduce_scatter": part, "scatter": part, "gather": whole if node.root == rank else 0}
+        splits = {}
+        if node.splits is not None:
+            got = [graph.num_given(place, rank) for place in match]
+            splits = {"In split size": str(list(node.splits)), "Out split size": str(got)}
+            made[node.operation] = sum(got)
         described = self._described(
             COLLECTIVE_NAMES[node.operation],
             given.get(node.operation, whole),

@@ -66,8 +66,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "percentile.",
     "straggler": "How much later than the last but one the last worker handed over its last gradient, over all "
     "measured iterations, those without an exchange as 0: the time for which everyone waited for this worker alone.",
-    "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
-    "iteration together.",
+    "allreduce": "Time in which at least one bucket that all workers had handed over was in service on the slowest "
+    "worker, all buckets of one iteration together.",
     "critical_path": "Backwards from the worker that ended last: its last bucket, the buckets that this one had to "
     "wait for, and the worker that handed over the first of them last.",
     "slot_latency": "From a chunk's first sending by a worker until its sum is back and the aggregator slot may take "

@@ -5,6 +5,7 @@ spec for a node, and the interface variables that gloo, TensorPipe and NCCL read
 """
 
 import json
+import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,9 @@ from transports.native import REQUIRED_VARIABLE
 from transports.torch_backend.autoload import BACKEND
 
 _TICK_S: Final = 0.05
+_TICK_SHARE: Final = 0.01
+"""Of what a command has taken so far may pass before it is noticed that it has ended, a tick at most."""
+_SHORTEST_TICK_S: Final = 1e-3
 _AFTERMATH_S: Final = 2.0
 _KILL_TIMEOUT_S: Final = 10.0
 _NUM_LINES: Final = 20
@@ -255,19 +259,28 @@ class Launch:
     def _wait(self) -> None:
         """Until all have ended, or one has failed."""
         singletons = SingletonWatch(self._processes)
+        begun_s = time.monotonic()
+        looked_s = -math.inf
         while len(self._exits) < len(self._processes) and not any(each.status for each in self._exits.values()):
-            if not self._note_exits():
-                try:
-                    self._watch()
-                except RunFailedError:
-                    if not self._has_ended_a_worker():
-                        raise
-                self._look_at_processes()
-                self._listener.on_tick()
-                if singletons.found():
-                    self._hint = HINT
-                    self._listener.on_hint(HINT)
-                time.sleep(_TICK_S)
+            if self._note_exits():
+                continue
+            if (now_s := time.monotonic()) - looked_s >= _TICK_S:
+                looked_s = now_s
+                self._look(singletons)
+            time.sleep(min(_TICK_S, max(_SHORTEST_TICK_S, _TICK_SHARE * (now_s - begun_s))))
+
+    def _look(self, singletons: SingletonWatch) -> None:
+        """At everything but whether they have ended."""
+        try:
+            self._watch()
+        except RunFailedError:
+            if not self._has_ended_a_worker():
+                raise
+        self._look_at_processes()
+        self._listener.on_tick()
+        if singletons.found():
+            self._hint = HINT
+            self._listener.on_hint(HINT)
 
     def _look_at_processes(self) -> None:
         now_s = time.monotonic()

@@ -16,9 +16,9 @@ from switch_agg.wire import MAX_SLOTS
 from testbed.errors import SpecError
 from testbed.theory.buckets import ByTime, exposed_s, joined_in_turn
 from testbed.theory.even_exchanges import EVEN_EXCHANGES, BetweenWorkers
-from testbed.theory.what_if import FullAggregation, smallest_factor
+from testbed.theory.what_if import smallest_factor
 from testbed.traces.table import LayerTable
-from transports.collectives.in_network import InNetwork
+from transports.collectives.in_network import InNetwork, following_s
 from transports.collectives.timing import IDLE_S
 
 ETHERNET_BPS: Final = tuple(rate * 1e9 for rate in (1, 10, 25, 40, 50, 100, 200, 400, 800))
@@ -67,10 +67,19 @@ class Setting:
         rate_bps, ratio = self.rate_bps * self.efficiency, self.compression_ratio
         if self.collective == "in_network":
             payload_bytes = _AGGREGATOR.payload_bytes(1)
-            filled_bps = self.num_slots * 8 * payload_bytes / self._aggregator_round_trip_s
             framed_bps = self.rate_bps * min(self.efficiency, payload_bytes / _AGGREGATOR.frame_bytes)
-            aggregation = FullAggregation(rate_bps=min(framed_bps, filled_bps), compression_ratio=ratio)
-            return aggregation.time_s(size_bytes) + self.latency_s  # the switch is on the way from worker to worker
+            chunk_s = 8 * payload_bytes / framed_bps
+            # The switch is on the way from worker to worker.
+            return (
+                self.latency_s
+                + chunk_s
+                + following_s(
+                    ceil(size_bytes / ratio / payload_bytes),
+                    num_slots=self.num_slots,
+                    frame_s=chunk_s,
+                    round_trip_s=self._aggregator_round_trip_s,
+                )
+            )
         exchange_s = EVEN_EXCHANGES[self.collective]
         return exchange_s(self.num_workers, size_bytes / ratio, rate_bps=rate_bps, latency_s=self.latency_s)
 

@@ -294,7 +294,7 @@ class _Predictor:
         else:
             for bucket in self._buckets:
                 computed_s = [bucket.ready_s * factor for factor in factors]
-                begins_s = list(map(max, so_far.free_s, computed_s)) + so_far.free_s[len(factors) :]
+                begins_s = so_far.with_servers(list(map(max, so_far.free_s, computed_s)))
                 self._exchange(so_far, bucket, begins_s, waited=max(computed_s) < max(so_far.free_s))
         iteration = _Iteration(
             factors=tuple(factors),
@@ -316,7 +316,7 @@ class _Predictor:
         joining = Joining(self._plan.experiment, self._table, factors)
         while not joining.done:
             decision = joining.decide(so_far.free_s[: len(factors)])
-            begins_s, waited = [*decision.looks_s, *so_far.free_s[len(factors) :]], decision.waited
+            begins_s, waited = so_far.with_servers(decision.looks_s), decision.waited
             for each in decision.buckets:
                 self._exchange(so_far, self._with_codec(each), begins_s, waited=waited)
                 begins_s, waited = so_far.free_s, True
@@ -538,6 +538,12 @@ class _SoFar:
     buckets: list[_Bucket] = field(default_factory=list)
     exchanged: list[tuple[float, float]] = field(default_factory=list)
     waits: list[bool] = field(default_factory=list)
+
+    def with_servers(self, workers_s: Sequence[float]) -> list[float]:
+        """When each participant begins, given when workers do: servers, once they are done with what was before, have
+        nothing to do until the first of them does."""
+        servers_s = self.free_s[len(workers_s) :]
+        return [*workers_s, *(max(free_s, min(workers_s)) for free_s in servers_s)]
 
     def after(self, time_s: float) -> "_SoFar":
         """As the next iteration finds it, which begins then."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from testbed.experiment.workloads.base import changed_options
 from testbed.plan.plan import Plan
 from transports.units import format_size
 
@@ -120,6 +121,10 @@ def outside(plan: Plan, expected: Expected | None) -> list[str]:
         found.append("other jobs at the aggregating switch (none)")
     if plan.collective.aggregation is not None and plan.collective.aggregation.partial_after_s is not None:
         found.append("collective.partial_after, whose sums leave without stragglers (none)")
+    channel = experiment.channel
+    options = [name for name in changed_options(channel, type(channel)()) if name != "congestion"]
+    if options:
+        found.append(f"channel {channel.kind} with {', '.join(options)} (as they are unless given)")
     if experiment.stack is not None:
         found.append(f"stack {experiment.stack.kind}, whose schedule is its own (our collectives)")
     if experiment.fusion.steps_in_forward:

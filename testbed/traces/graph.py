@@ -133,6 +133,15 @@ class Graph:
         """The node there."""
         return self.ranks[place[0]][place[1]]
 
+    def num_given(self, sender: Place, rank: int) -> int:
+        """Elements that a member of a collective gives to the one of that rank, where it is an all_to_all; 0 of a
+        message."""
+        node = self.node(sender)
+        if not isinstance(node, Collective):
+            return 0
+        members = self.groups[node.group]
+        return node.splits[members.index(rank)] if node.splits else node.num_elements // len(members)
+
     def compute_s(self, rank: int) -> float:
         """Everything that the rank computes."""
         return sum(node.duration_s for node in self.ranks[rank] if isinstance(node, Compute))

@@ -89,9 +89,10 @@ class LinkFacts:
     frame_bytes: int = 1514
     """The longest super-frame on it, which is sent whole once it has begun."""
     rate_from_cache: bool = False
-    to_server: bool = False
-    """To a parameter server, which takes in what each worker pushes before others have handed theirs over."""
     """Whether `measured_rate_bps` was measured before this run."""
+    to_server: bool = False
+    """To a parameter server on a node of its own, which takes in what each worker pushes before others have handed
+    theirs over."""
 
     @property
     def has_own_rate(self) -> bool:
@@ -237,6 +238,8 @@ class Facts:
     """Whether workers wait for each other at all."""
     replays_graph: bool = False
     """Whether what a worker computes and exchanges is a graph's part: it waits inside an iteration, not at its end."""
+    verifies_gradients: bool = False
+    """Whether all gradients were gathered over the same links after each iteration."""
     exchanges_always: bool = True
     """Whether workers exchange gradients in every iteration."""
     exchange_every: int | None = None

@@ -219,6 +219,15 @@ def _bytes(facts: Facts, _: Results) -> Iterator[Reason]:
     )
 
 
+def _verification(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.verifies_gradients:
+        yield Reason(
+            "degraded",
+            "all gradients were gathered over the same links after each iteration (workload.verify_gradients): its "
+            "times, and what links carried, are not training's",
+        )
+
+
 def _wrong_bytes(links: Sequence[LinkFacts], what: str) -> Iterator[Reason]:
     yield from _about(
         "invalid",
@@ -550,6 +559,7 @@ RULES: Final[Sequence[Rule]] = (
     _read_back,
     _priorities,
     _bytes,
+    _verification,
     _rates,
     _underlay,
     _delay_lines,

@@ -187,6 +187,7 @@ class RunResults:
             synchronisation=synchronisation.kind,
             in_step=synchronisation.in_step,
             replays_graph=experiment.workload.graph() is not None,
+            verifies_gradients=experiment.workload.verifies_gradients(),
             exchanges_always=synchronisation.gradients_in_every_iteration,
             exchange_every=synchronisation.interval,
             num_exchanges=self._num_exchanges(),
@@ -312,7 +313,8 @@ class RunResults:
         from_s, until_s = (snapshot.machine.at_s - self.epoch_s for snapshot in (start, end))
         mine = (pl.col("link") == link) & (pl.col("node") == node)
         probes = self.writer.frame("backlog").filter(mine & pl.col("at_s").is_between(from_s, until_s))
-        return backlog_summary(probes, granule_bytes=self._granule_bytes)
+        longest_bytes = max(map(self._frame_bytes, self.plan.directions))  # one that a faster link behind has sent it
+        return backlog_summary(probes, granule_bytes=longest_bytes)
 
     def _overheads(self, direction: Direction, between: "_Window") -> tuple[int, int]:
         """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that
@@ -495,6 +497,8 @@ class RunResults:
     def _why_unknown(self) -> str:
         """Why the bytes of some direction have nothing to be compared with."""
         experiment = self.plan.experiment
+        if experiment.workload.verifies_gradients():
+            return "workload.verify_gradients gathers all gradients over the same links"
         if not experiment.workload.sends_only_gradients():
             return f"a workload {experiment.workload.kind} sends what it likes"
         if experiment.stack is not None and experiment.stack.schedule is None:

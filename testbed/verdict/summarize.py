@@ -169,8 +169,11 @@ def _allreduce(facts: Facts, withheld: str | None) -> AllReduceSummary | None:
     measured = facts.buckets.filter(pl.col("phase") == "measured")
     if prediction is None or measured.is_empty():
         return None
+    # What lies before the last member's hand-over is that member's computing (testbed.verdict.utilization.under_way).
+    ready_s = pl.col("enqueued_s").max().over("index", "sequence") if facts.in_step else pl.col("started_s")
+    waited_for = measured.with_columns(started_s=pl.max_horizontal("started_s", ready_s))
     longest: dict[int, float] = {}
-    for (index, _), rows in measured.group_by("index", "rank"):
+    for (index, _), rows in waited_for.group_by("index", "rank"):
         key = int(str(index))
         longest[key] = max(longest.get(key, 0.0), _in_service_s(rows))
     spans = [_in_service_s(rows) for _, rows in measured.group_by("index")]

@@ -48,19 +48,29 @@ def run_queue_share(
 
 
 def waiting_summary(facts: Facts) -> WaitingSummary | None:
-    """By how much at most in a run's measured iterations; without hosts that the spec makes wait."""
+    """By how much at most in a run's measured iterations; without hosts that the spec makes wait. Where it makes all
+    workers wait, others' waits (parameter servers', aggregators') still lengthen what all of them exchange; None where
+    there are none."""
+    every = frozenset(range(facts.num_workers))
+    ranks, iterations = every - facts.limited_ranks, facts.iterations
+    if not ranks:
+        served_late = any(facts.serving_waited_s.values()) or (facts.waits is not None and not facts.waits.is_empty())
+        if not served_late:
+            return None
+        ranks = every
+        iterations = iterations.with_columns(communication_run_queue_delay_s=pl.lit(0.0))
     return lengthened(
-        facts.iterations,
+        iterations,
         facts.buckets,
         num_workers=facts.num_workers,
-        ranks=frozenset(range(facts.num_workers)) - facts.limited_ranks,
+        ranks=ranks,
         waits=facts.waits,
         serving_s=facts.serving_waited_s,
         in_step=facts.in_step,
         ends_together=facts.ends_together,
         bound_s=_bound_s(facts),
         at_once_s=facts.dilation * facts.at_once_s,
-        shared=facts.prediction is not None and facts.prediction.bottleneck is not None,
+        shared=_shared(facts),
         exchange_every=facts.exchange_every,
         dilation=facts.dilation,
     )
@@ -81,10 +91,19 @@ def lateness_summary(facts: Facts) -> WaitingSummary | None:
         ends_together=facts.ends_together,
         bound_s=_bound_s(facts),
         at_once_s=facts.dilation * facts.at_once_s,
-        shared=facts.prediction is not None and facts.prediction.bottleneck is not None,
+        shared=_shared(facts),
         exchange_every=facts.exchange_every,
         dilation=facts.dilation,
     )
+
+
+def _shared(facts: Facts) -> bool:
+    """Whether the most loaded link need not be that of the worker that is last: one that workers share, or, where their
+    links differ, another worker's."""
+    if facts.prediction is None:
+        return False
+    rates_bps = {link.rate_bps for link in facts.links if link.from_.startswith("w")}
+    return facts.prediction.bottleneck is not None or len(rates_bps) > 1
 
 
 def _bound_s(facts: Facts) -> float:

@@ -124,7 +124,7 @@ class _Replayer:
         self._slowdown = None if slowdown is None else SLOWDOWNS.parse(slowdown)
         self._sequence = {place: number for number, match in enumerate(graph.matches) for place in match}
         self._received = {
-            place[1]: [_split(graph, other, place) for other in match]
+            place[1]: [graph.num_given(other, place[0]) for other in match]
             for match in graph.matches
             for place in match
             if place[0] == self._rank
@@ -267,15 +267,6 @@ class _Replayer:
         inputs = torch.split(given(node.num_elements), list(sent))
         outputs = torch.split(room(sum(received)), received)
         return communicator.all_to_all(outputs, inputs)
-
-
-def _split(graph: Graph, sender: tuple[int, int], receiver: tuple[int, int]) -> int:
-    """Elements that one member of a collective gets from another, where it is an all_to_all."""
-    node = graph.node(sender)
-    if not isinstance(node, Collective):
-        return 0
-    members = graph.groups[node.group]
-    return node.splits[members.index(receiver[0])] if node.splits else node.num_elements // len(members)
 
 
 class _Iteration:

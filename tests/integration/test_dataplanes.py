@@ -106,6 +106,21 @@ def test_sums_are_exact_and_bytes_are_what_they_must_be(kind: str, num_workers: 
 
 
 @pytest.mark.parametrize("kind", PLANES)
+def test_contributions_whose_checksum_is_whole_are_answered(kind: str) -> None:
+    """As after a card, or after what cuts messages up on their way (skb_segment). Their sums came back with the
+    checksum of what a device was to complete, and every receiver dropped them."""
+    with bench(kind, num_slots=64) as b:
+        for pid in b.rack.workers:
+            run(pid, "ethtool -K eth0 tx off")
+        b.reduce(40)
+        b.reduce(67, seed=2)
+        for pid in b.rack.workers:
+            with in_network_of(pid):
+                shown = subprocess.run(["nstat", "-asz", "UdpInCsumErrors"], check=True, capture_output=True, text=True)
+            assert float(shown.stdout.split()[-2]) == 0
+
+
+@pytest.mark.parametrize("kind", PLANES)
 def test_workers_cut_the_same_chunks_into_different_messages(kind: str) -> None:
     """Answers leave as messages where all of their chunks are complete, and one by one where not."""
     with ExitStack() as stack:

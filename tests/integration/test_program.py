@@ -104,6 +104,15 @@ def twins(num_workers: int, num_elements: int, *, num_slots: int = 4, **keys: An
         trial.close()
 
 
+def test_a_contribution_that_another_cpu_timed_before_the_first_one_waited_for_nothing() -> None:
+    """Each CPU looks at the clock when its message comes, and gets the lock later: the gap was 2^64 ns less 2 us."""
+    with twins(2, 64, num_slots=1) as both:
+        both.trial.send(both.job.workers[0], both.contribution(0, 1))
+        both.trial.begin_at(0, 2**63 - 1)
+        both.trial.send(both.job.workers[1], both.contribution(0, 2))
+        assert (both.trial.gaps()[0], sum(both.trial.gaps())) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("num_elements", "payload"), [(64, "int32"), (256, "int32"), (256, "fp16"), (64, "int8"), (256, "int8")]
 )

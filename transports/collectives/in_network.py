@@ -81,6 +81,13 @@ class Tenant(BaseModel):
     """Of each of its reductions."""
 
 
+def following_s(num_chunks: int, *, num_slots: int, frame_s: float, round_trip_s: float) -> float:
+    """How long after the first of so many chunks the last one is back. As many as there are slots follow each other at
+    the link's rate, and each further one waits for the one that had its slot (Sapio et al., NSDI 2021, 3.4)."""
+    num_waiting, num_left = divmod(max(0, num_chunks - 1), num_slots)
+    return num_waiting * max(round_trip_s, num_slots * frame_s) + num_left * frame_s
+
+
 @COLLECTIVES.register
 class InNetwork(Ring):
     """Sums of floats are a switch's; the rest is a ring."""
@@ -170,11 +177,12 @@ class InNetwork(Ring):
 
     def time_s(self, num_elements: int, *, rate_bps: float, alpha_s: float) -> float:
         """Of one all-reduce on links of that rate, when an empty packet takes `alpha_s` to the aggregator and the same
-        back: the chunks follow each other at the link's rate, or as fast as the pool lets them."""
+        back."""
         frame_s = self.frame_bytes * 8 / rate_bps
         round_trip_s = 2 * (alpha_s + frame_s)
-        num_following = max(0, self.num_chunks(num_elements) - 1)
-        return round_trip_s + num_following * max(frame_s, round_trip_s / self.num_slots)
+        return round_trip_s + following_s(
+            self.num_chunks(num_elements), num_slots=self.num_slots, frame_s=frame_s, round_trip_s=round_trip_s
+        )
 
     @property
     def identity(self) -> str:

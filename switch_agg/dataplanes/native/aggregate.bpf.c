@@ -294,8 +294,20 @@ static __always_inline __u16 folded(__u32 sum) {
     return (sum & 0xffff) + (sum >> 16);
 }
 
-/* The sums over what the frame's headers say. UDP's checksum field holds the sum of the pseudo header, which is what a
- * device or the receiver completes (CHECKSUM_PARTIAL, as every packet that never left this machine), or nothing. */
+static __always_inline __u16 pseudo_sum(const struct frame *frame) {
+    __be32 from = frame->ip.saddr, to = frame->ip.daddr;
+    __u32 sum = (from & 0xffff) + (from >> 16) + (to & 0xffff) + (to >> 16);
+    return folded(sum + bpf_htons(IPPROTO_UDP) + frame->udp.len);
+}
+
+/* A checksum over all of a datagram that is about to become another: nobody would complete it anew, and UDP over IPv4
+ * may have none (RFC 768). Packets that a device or the receiver completes (CHECKSUM_PARTIAL) hold the sum of the pseudo
+ * header, as all do that never left this machine and that nothing has cut (skb_segment) on their way. */
+static __always_inline void drop_whole_sum(struct frame *frame) {
+    if (frame->udp.check != pseudo_sum(frame)) frame->udp.check = 0;
+}
+
+/* The sums over what the frame's headers say: UDP's that of the pseudo header, or none. */
 static __always_inline void seal(struct frame *frame) {
     frame->ip.check = 0;
     __u32 sum = 0;
@@ -303,11 +315,7 @@ static __always_inline void seal(struct frame *frame) {
 #pragma unroll
     for (int i = 0; i < 10; i++) sum += word[i];
     frame->ip.check = ~folded(sum);
-    if (frame->udp.check) {
-        __be32 from = frame->ip.saddr, to = frame->ip.daddr;
-        sum = (from & 0xffff) + (from >> 16) + (to & 0xffff) + (to >> 16);
-        frame->udp.check = folded(sum + bpf_htons(IPPROTO_UDP) + frame->udp.len);
-    }
+    if (frame->udp.check) frame->udp.check = pseudo_sum(frame);
 }
 
 /* One chunk's lengths. */
@@ -324,6 +332,7 @@ __noinline int hold(struct __sk_buff *skb, __u32 direction, __u32 worker, __u32 
     __u32 from = HEADERS_BYTES + (index < MAX_CHUNKS ? index : 0) * DATAGRAM_BYTES;
     int whole = !bpf_skb_load_bytes(skb, 0, held->bytes, HEADERS_BYTES) &&
                 !bpf_skb_load_bytes(skb, from, held->bytes + HEADERS_BYTES, DATAGRAM_BYTES);
+    drop_whole_sum((struct frame *)held->bytes);
     shorten((struct frame *)held->bytes);
     seal((struct frame *)held->bytes);
     held->interface = interface;
@@ -527,7 +536,8 @@ __noinline int contribute(struct __sk_buff *skb, __u32 index) {
     if (what == COMPLETE && version->saturated) what = COMPLETE_SATURATED;
     bpf_spin_unlock(&version->lock);
 
-    if (what >= UPWARD) wait_of(message->job, worker, now_ns - first_ns);
+    /* Each CPU looks at the clock when its message comes, and who came first may get the lock last. */
+    if (what >= UPWARD) wait_of(message->job, worker, now_ns > first_ns ? now_ns - first_ns : 0);
     if (abandoned) ADD(discarded, bits_in(abandoned));
     return what;
 }
@@ -776,6 +786,7 @@ __noinline int meet(struct __sk_buff *skb) {
     message->kind_size = frame->chunk.kind_size;
     message->job_format = frame->chunk.job_format;
     message->headers = *frame;
+    drop_whole_sum(&message->headers);
     message->headers.ip.saddr = frame->ip.daddr; /* results come from the aggregator's address and port */
     message->headers.udp.source = frame->udp.dest;
     if (num_chunks > 1 && bpf_skb_pull_data(skb, skb->len)) { /* no memory: lost, and repeated */

@@ -176,6 +176,11 @@ class Workload(Options):
         their bytes can be expected."""
         return True
 
+    def verifies_gradients(self) -> bool:
+        """Whether all gradients are gathered over the same links after each iteration, whose times are not its own
+        then."""
+        return False
+
     def incompatibilities(self, experiment: "Experiment") -> Sequence[str]:  # noqa: ARG002 (others have some)
         """What else the spec says that would mean nothing here: each with its key, the reason and the fix."""
         return ()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from testbed.errors import SpecError
 from testbed.plan.aggregation_tree import PLACES
 from testbed.theory.simulation.network import SimulatedNetwork
-from transports.collectives.in_network import InNetwork
+from transports.collectives.in_network import InNetwork, following_s
 
 
 class Stream(NamedTuple):
@@ -40,10 +40,13 @@ class AggregationTree:
         """Of that many floats: the first frame is stored and forwarded at every hop, and the others follow it."""
         frame_bits = 8 * collective.frame_bytes
         round_trip_s = self.round_trip_s + frame_bits * self.round_trip_s_per_bit
+        frame_s = frame_bits * (self.round_trip_s_per_bit - self.forwarding_s_per_bit)
+        num_chunks = collective.num_chunks(num_elements)
+        others_s = following_s(num_chunks, num_slots=num_slots, frame_s=frame_s, round_trip_s=round_trip_s)
         return Stream(
             wire_bytes=float(collective.wire_bytes(num_elements)),
             latency_s=self.round_trip_s + frame_bits * self.forwarding_s_per_bit,
-            limit_bps=num_slots * frame_bits / round_trip_s,
+            limit_bps=max(num_slots * frame_bits / round_trip_s, num_chunks * frame_bits / (others_s + frame_s)),
         )
 
 

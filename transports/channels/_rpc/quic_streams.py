@@ -44,6 +44,9 @@ _PING_S: Final = 2.0
 _WINDOW_BYTES: Final = 16 << 20
 _PROTOCOL: Final = "testbed"
 _WORD_BYTES: Final = 16
+_PIECE_BYTES: Final = 32 * 1024
+"""Of a message are handed on at a time, or its rest: a datagram at a time would wake the waiting thread for each, which
+with more workers than cores took as long as the datagram itself."""
 _STREAM_STEP: Final = 4
 """Between the numbers of one side's unidirectional streams (RFC 9000, 2.1)."""
 
@@ -367,7 +370,7 @@ def _connection_class(streams: QuicStreams, called: int | None) -> "type[QuicCon
                 elif ended:
                     self.close(reason_phrase="unknown connection")
                 return ended
-            if (len(held) >= HEADER_BYTES or self.begun or ended) and held:
+            if held and (ended or len(held) >= _PIECE_BYTES):
                 piece = bytes(held)
                 held.clear()
                 whole = ended and not self.begun

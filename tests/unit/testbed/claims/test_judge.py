@@ -34,6 +34,13 @@ def judged(
     return judge(Claim.model_validate({**CLAIM, **keys}), [*points, other])
 
 
+def test_a_spread_of_one_point_is_no_spread() -> None:
+    spread: dict[str, Any] = {"take": {"kind": "spread"}, "model": None, "expect": {"at_most": 1.1}}
+    assert judged({2: 4.0, 4: 4.1}, **spread).state == "holds"
+    found = judged({2: 4.0}, **spread)
+    assert (found.state, "two points or more (got 1)" in found.reason) == ("not judged", True)
+
+
 def test_paper_model_and_measurement_stand_side_by_side() -> None:
     found = judged({2: 4.1, 4: 8.1, 8: 16.1})
     assert (found.state, found.reason) == ("holds", "")

@@ -199,7 +199,7 @@ def test_one_wrong_point_is_enough_where_a_claim_is_of_all(part: str, named: str
 @pytest.mark.parametrize(
     ("part", "named"),
     [
-        ("bandwidth", "at 100 Gbit/s it uses what full use does"),
+        ("bandwidth", "at 100 Gbit/s ResNet-50 uses what full use does"),
         ("bandwidth", "while a bucket is under way"),
         ("architectures", "server's link is busy"),
         ("architectures", "with shards"),

@@ -154,6 +154,7 @@ def test_values_are_written_short() -> None:
         {"bytes": "1MiB"},
         {},
         ["a", 1],
+        {"file": "resnet50.txt", "layers": "Id Name Forward Backward Comm Size\n1 conv 1 2 - 64\n"},
     ]
     assert [value_text(value) for value in values] == [
         "1gbit",
@@ -165,6 +166,7 @@ def test_values_are_written_short() -> None:
         "bytes=1MiB",
         "{}",
         "[a,1]",
+        "resnet50.txt",
     ]
 
 

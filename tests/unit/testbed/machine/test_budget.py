@@ -111,6 +111,7 @@ def test_auto_knows_that_hosts_copy_gradients_however_slow_the_links_are() -> No
     assert handed / (0.35 * 18e9) <= found < handed / (0.35 * 18e9) + 1
     assert f"workers hand over {handed / 1e9:.4g} Gbit/s of gradients" in reason
     assert handed_over_bps(at(1, workload={"kind": "training"})) == 0
+    assert handed_over_bps(at(1, **slow, synchronisation="local_sgd")) == 0, "now and then, after a step"
 
 
 def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> None:

@@ -279,6 +279,24 @@ def test_what_a_worker_leaves_in_the_background_does_not_lengthen_its_command(
     assert [line for _, line, _ in heard.lines] == ["said", "said"]
 
 
+def test_that_a_short_command_has_ended_is_noticed_within_a_hundredth_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked at every 50 ms, of which one that takes 0.21 s was up to a quarter longer."""
+    naps_s: list[float] = []
+    nap = time.sleep
+
+    def sleep(time_s: float) -> None:
+        naps_s.append(time_s)
+        nap(time_s)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    begun_s = time.monotonic()
+    launch(tmp_path, "sleep 0.2")
+    assert naps_s
+    assert max(naps_s) <= 0.01 * (time.monotonic() - begun_s)
+
+
 def test_rank_0_reads_what_it_is_given_and_the_others_nothing(tmp_path: Path) -> None:
     (tmp_path / "given").write_text("a line\n")
     plan = planned("sh", "-c", "cat; echo end")

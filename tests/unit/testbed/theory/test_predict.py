@@ -153,6 +153,38 @@ def test_connections_that_are_idle_between_iterations_begin_with_what_is_left_of
     assert found.communication_s == pytest.approx(measured_s, rel=0.07)
 
 
+@pytest.mark.parametrize("delay", ["0s", "10ms"])
+@pytest.mark.parametrize("fusion", ["none", {"kind": "time", "cycle": "5ms"}])
+@pytest.mark.parametrize("forward", ["100ms", "300ms", "800ms"])
+def test_who_is_a_straggler_by_nothing_is_none_beside_servers(delay: str, fusion: Any, forward: str) -> None:
+    """Servers counted as idle since the iteration's begin, and connections as twice as long."""
+    keys: dict[str, Any] = {
+        "workers": 4,
+        "workload": {**WORKLOAD, "forward": forward},
+        "collective": {"kind": "parameter_server", "servers": 1},
+        "link": {"rate": "1gbit", "delay": delay},
+        "fusion": fusion,
+    }
+    alike, slowed = predicted(**keys), predicted(**keys, hosts={"w1": {"slowdown": 1.0001}})
+    assert slowed.iteration_time_s == pytest.approx(alike.iteration_time_s, rel=0.02)
+
+
+@pytest.mark.parametrize("delay", ["0s", "2500us", "10ms"])
+@pytest.mark.parametrize("workers", [3, 5, 8])
+def test_what_is_chosen_is_predicted_as_if_it_had_been_named(workers: int, delay: str) -> None:
+    """A queue's overflow was that of the collective that is chosen for a few bytes."""
+    keys = {
+        "name": "x",
+        "workers": workers,
+        "link": {"rate": "1gbit", "delay": delay},
+        "workload": {"kind": "synthetic", "layers": ["25MB"]},
+        "fusion": "none",
+    }
+    plan = make_plan(validate({**keys, "collective": "auto"}))
+    named = make_plan(validate({**keys, "collective": plan.chosen[0].kind}))
+    assert plan.prediction.predicted_s == pytest.approx(named.prediction.predicted_s)
+
+
 def test_models_stand_side_by_side() -> None:
     models = predicted(link={"rate": "100mbit"}).models
     assert {"cost model", "flow simulation", "DAG: wfbp", "what if the network were fully used"} <= set(models)

@@ -51,6 +51,13 @@ def test_ranges_are_of_the_machine_not_of_virtual_time() -> None:
     assert "really 40 ms" in beyond(link={"rate": "10gbit", "delay": "2ms"}, dilation=10)
 
 
+@pytest.mark.parametrize("options", [{"send_buffer": "64KiB"}, {"receive_buffer": "64KiB"}, {"streams": 2}])
+def test_options_of_a_channel_that_no_prediction_knows_are_named(options: dict[str, Any]) -> None:
+    [name] = options
+    assert beyond(channel={"kind": "tcp", **options}) == f"channel tcp with {name} (as they are unless given)"
+    assert beyond(channel={"kind": "tcp", "congestion": "reno"}) == ""
+
+
 def test_jobs_that_share_the_aggregating_switch_are_outside() -> None:
     """Nobody knows how much of the links they leave: an error was stated, and the time was the same without them."""
     tenants = {"kind": "in_network", "tenants": [{"workers": ["x0", "x1"]}]}

@@ -554,6 +554,22 @@ def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() 
     assert judge(limited) == ("valid", []), "it waits by design"
 
 
+def test_servers_that_waited_for_cores_count_where_every_worker_waits_by_design() -> None:
+    waits = pl.DataFrame([("ps0", False, False, 13.0, 15.0)], schema=WAIT_SCHEMA, orient="row")
+    limited = facts(limited_ranks=frozenset({0, 1}), waits=waits)
+    assert judge(limited)[0] == "invalid"
+    assert judge(replace(limited, waits=waits.clear())) == ("valid", [])
+    summed = replace(waiting(0.5), limited_ranks=frozenset({0, 1}), waits=None)
+    assert judge(summed) == ("valid", []), "their own waits are by design"
+    assert judge(replace(summed, serving_waited_s={"ps0": 2.0}))[0] == "invalid"
+
+
+def test_gradients_that_are_gathered_to_be_verified_degrade_a_run() -> None:
+    outcome, (reason,) = judge(facts(verifies_gradients=True))
+    assert outcome == "degraded"
+    assert "workload.verify_gradients" in reason
+
+
 def loaded_by_others(share: float, phase: str) -> Facts:
     """Each worker computed alone on quiet cores; others had their share of them when all computed at once, or in the
     measured iterations. Computing has no pace."""

@@ -195,6 +195,19 @@ def test_links_and_allreduce_as_calculated_manually() -> None:
     assert (summary.allreduce.bound_s, summary.allreduce.schedule_bound_s) == (2.5, 3.0)
 
 
+def test_an_all_reduce_takes_what_it_takes_once_all_have_handed_it_over() -> None:
+    """A worker that computes three times as long is waited for, which is not communication."""
+    times = buckets(bucket(0, 10.0, 14.0), bucket(1, 13.0, 14.0))
+    unhindered = iterations(*(iteration(rank, 10.0, communication_run_queue_delay_s=0.0) for rank in range(2)))
+    known = facts(buckets=times, iterations=unhindered)
+    found = measure(known).allreduce
+    assert found is not None
+    assert (found.time_s, found.span_s) == (pytest.approx(1.0), pytest.approx(4.0))
+    found = measure(replace(known, synchronisation="asynchronous", in_step=False)).allreduce
+    assert found is not None
+    assert found.time_s == pytest.approx(4.0), "nobody waits for others"
+
+
 def test_a_server_s_link_is_used_in_the_time_in_which_its_bytes_could_move() -> None:
     """The first worker pushes half a second before the second has anything. Seen at 102 % of its rate over the time
     since the second had."""

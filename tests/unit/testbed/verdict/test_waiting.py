@@ -1,5 +1,6 @@
 """What waiting for a core may have cost, calculated manually."""
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -7,7 +8,8 @@ import pytest
 
 from testbed.record.frames import WAIT_SCHEMA
 from testbed.record.summary import WaitingSummary
-from testbed.verdict.waiting import is_withheld, lengthened, run_queue_share
+from testbed.verdict.waiting import is_withheld, lengthened, run_queue_share, waiting_summary
+from tests.facts import LINK, facts
 from tests.rows import bucket, buckets, iteration, iterations
 
 NOTHING = WaitingSummary(of_exposed=0.0)
@@ -272,6 +274,21 @@ def test_a_link_that_workers_share_may_have_carried_others_bytes_before_the_last
     assert shared.of_communication == pytest.approx(1.0 / 3), "4 s since the first"
     assert shared.of_exposed == pytest.approx(1.0 / 3)
     assert together(waited, bound_s=4.0, known={"shared": True}).share == 0
+
+
+def test_where_workers_links_differ_the_most_loaded_one_need_not_be_the_last_workers() -> None:
+    known = facts(
+        iterations=iterations(*(iteration(rank, 10.0) for rank in range(2))),
+        buckets=buckets(bucket(0, 12.0, 16.0), bucket(1, 13.0, 16.0)),
+        waits=waits(("w0", False, 13.0, 15.0)),
+        links=[LINK, replace(LINK, name="w1-s0", from_="w1")],
+    )
+    alike = waiting_summary(known)
+    assert alike is not None
+    assert alike.share == pytest.approx(0.0, abs=0.001), "as fast as links"
+    unlike = waiting_summary(replace(known, links=[LINK, replace(LINK, name="w1-s0", from_="w1", rate_bps=10e6)]))
+    assert unlike is not None
+    assert unlike.of_communication == pytest.approx(1.0 / 3, abs=0.01)
 
 
 def test_times_are_given_in_virtual_time_and_shares_are_the_same() -> None:

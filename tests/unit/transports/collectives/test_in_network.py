@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.in_network import InNetwork
+from transports.collectives.in_network import InNetwork, following_s
 from transports.collectives.ring import Ring
 from transports.errors import OptionError
 from transports.group import Group
@@ -40,6 +40,22 @@ def test_long_reductions_come_near_the_bound(num_elements: int) -> None:
 def test_a_pool_that_is_too_small_for_the_round_trip_limits_the_rate() -> None:
     few, many = in_network(num_slots=16), in_network(num_slots=1024)
     assert few.time_s(10**6, rate_bps=1e9, alpha_s=5e-3) > 5 * many.time_s(10**6, rate_bps=1e9, alpha_s=5e-3)
+
+
+@pytest.mark.parametrize("num_slots", [16, 128])
+@pytest.mark.parametrize("num_chunks", [1, 64, 128, 129, 200, 256, 1000])
+@pytest.mark.parametrize("round_trip_s", [100e-6, 10e-3])
+def test_a_chunk_waits_for_the_one_that_had_its_slot_and_for_no_other(
+    num_slots: int, num_chunks: int, round_trip_s: float
+) -> None:
+    """A pool that was not used up was counted as if it were: 80 % too much for 128 chunks 10 ms from their switch."""
+    frame_s = 8.64e-6
+    sent_s: list[float] = []
+    for chunk in range(num_chunks):
+        freed_s = sent_s[chunk - num_slots] + round_trip_s if chunk >= num_slots else 0.0
+        sent_s.append(max(freed_s, sent_s[-1] + frame_s if sent_s else 0.0))
+    found_s = following_s(num_chunks, num_slots=num_slots, frame_s=frame_s, round_trip_s=round_trip_s)
+    assert found_s == pytest.approx(sent_s[-1])
 
 
 def test_the_window_may_be_a_name_and_everything_comes_back_from_plain_data() -> None:

@@ -186,3 +186,25 @@ def test_a_slow_way_to_a_link_leaves_the_rest_of_it_to_others() -> None:
     )
     taken_s = exchange_s(COLLECTIVES.parse("all_to_all"), "gather", World(num_workers=4), 3000, 1, slow, FREE)
     assert taken_s == pytest.approx(2.25e-3)
+
+
+def test_a_link_counts_whoever_s_it_is() -> None:
+    """Queues that overflow took the round trip from participant 0, twice one way."""
+
+    def takes_s(number: int, up_s: float, down_s: float) -> float:
+        star = replace(Links.star(8, rate_bps=1e9, latency_s=0.0), queue_bytes=1e5)
+
+        def latency_s(pair: tuple[int, int]) -> float:
+            return up_s * (pair[0] == number) + down_s * (pair[1] == number)
+
+        return exchange_s(
+            COLLECTIVES.parse("all_to_all"),
+            "all_reduce",
+            World(num_workers=8),
+            25 * 10**6,
+            1,
+            replace(star, latency_s=latency_s),
+        )
+
+    assert takes_s(3, 0.04, 0.0) == pytest.approx(takes_s(0, 0.04, 0.0), rel=0.01)
+    assert takes_s(3, 0.04, 0.0) == pytest.approx(takes_s(3, 0.02, 0.02), rel=0.15)

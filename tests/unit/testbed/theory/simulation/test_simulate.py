@@ -96,14 +96,14 @@ def test_layers_merge_where_an_all_reduce_is_mostly_start_up(collective: str) ->
 @pytest.mark.parametrize(
     ("keys", "num_groups"),
     [
-        ({"collective": "in_network", "link": {"rate": "1gbit", "delay": "5ms"}}, 7),
+        ({"collective": {"kind": "in_network", "num_slots": 512}, "link": {"rate": "1gbit", "delay": "10ms"}}, 14),
         (
             {
-                "collective": {"kind": "in_network", "at": "s0"},
+                "collective": {"kind": "in_network", "at": "s0", "num_slots": 512},
                 "topology": "dumbbell",
-                "link": {"rate": "1gbit", "delay": "2ms"},
+                "link": {"rate": "1gbit", "delay": "6ms"},
             },
-            14,
+            13,
         ),
         ({"topology": "dumbbell", "placement": "spread", "link": {"rate": "250mbit"}}, 10),
     ],
