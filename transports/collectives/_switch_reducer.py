@@ -166,10 +166,13 @@ class SwitchReducer:
         self._client.cancel()
 
     def close(self) -> None:
-        """Leave the job and close the socket."""
-        if self.lost is None:
-            self._client.leave()
-        self._client.close()
+        """Leave the job, if the network is there, and close the socket."""
+        try:
+            if self.lost is None:
+                with suppress(OSError):  # the aggregator learns of it when the next epoch begins
+                    self._client.leave()
+        finally:
+            self._client.close()
 
 
 def _append_line(path: str | None, text: str) -> None:

@@ -557,9 +557,12 @@ class Communicator:
                 self._run_task(task)
         except BaseException as raised:  # noqa: BLE001 (it is raised where the operation is waited for)
             failure = raised
-        error = failure or TransportError(f"rank {self.rank} closed the group itself")
         # Nothing works after an error: the ranks are out of step. Closing lets the peers notice at once.
-        self._transport.close()
+        try:
+            self._transport.close()
+        except Exception as raised:  # noqa: BLE001 (whoever waits hears of it, or of what came before)
+            failure = failure or raised
+        error = failure or TransportError(f"rank {self.rank} closed the group itself")
         with self._lock:
             self._error = error
             unfinished = list(self._tasks) if self._active is None else [self._active, *self._tasks]

@@ -149,9 +149,11 @@ class Transport:
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
-        if self.reducer is not None:
-            self.reducer.close()
-        self._endpoint.close()
+        try:
+            if self.reducer is not None:
+                self.reducer.close()
+        finally:
+            self._endpoint.close()
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> None:
         """Reduce over all ranks, in place."""

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -144,7 +144,6 @@ class PointToPoint:
         self._departure = departure
         self._pairs: dict[int, Pair] = {}
         self._lock = threading.Lock()
-        self._store: Store | None = None
         self._closed: TransportError | None = None
 
     def post(self, message: Message) -> None:
@@ -152,9 +151,11 @@ class PointToPoint:
         ranks = range(self._group.size)
         peers = [rank for rank in ranks if rank != self._group.rank] if message.peer is None else [message.peer]
         message.num_offers = len(peers)
+        # They connect, and a signal's handler may close the group meanwhile, so not with the lock held.
+        stores = {peer: _own(self._group.store) for peer in peers if peer not in self._pairs}
         with self._lock:
             error = self._closed
-            pairs = [] if error is not None else [self._pair(peer) for peer in peers]
+            pairs = [] if error is not None else [self._pair(peer, stores) for peer in peers]
         if error is not None:
             message.finish(error)
         for pair in pairs:
@@ -177,19 +178,18 @@ class PointToPoint:
         for pair in pairs:
             pair.join()
 
-    def _pair(self, peer: int) -> "Pair":
-        if self._store is None:
-            self._store = _own(self._group.store)
+    def _pair(self, peer: int, stores: Mapping[int, Store]) -> "Pair":
         pair = self._pairs.get(peer)
         if pair is None:
-            group = replace(self._group, store=self._store)
+            group = replace(self._group, store=stores[peer])
             pair = self._pairs[peer] = Pair(self._channel, group, peer, partial(self._departure, peer))
         return pair
 
 
 def _own(store: Store) -> Store:
     """The same store over a connection of its own, where it is one of torch's: those let one caller at a time wait on
-    each, and the script may be waiting for what a message will bring about."""
+    each. The script may be waiting for what a message will bring about, and a pair for a peer that waits for what
+    another pair will."""
     clone: Callable[[], Store] | None = getattr(store, "clone", None)
     return store if clone is None else clone()
 

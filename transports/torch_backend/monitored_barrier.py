@@ -37,19 +37,17 @@ class MeetingStore(Protocol):
     def delete_key(self, key: str, /) -> bool:
         """Forget a key."""
 
-    def add(self, key: str, amount: int, /) -> int:
-        """Count further, from nothing on, and say how far."""
-
 
 class MonitoredBarrier:
     """One member's side of a group's monitored barriers, the n-th of each meeting the n-th of the others."""
 
-    def __init__(self, store: MeetingStore, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, store: MeetingStore, rank: int, size: int, timeout_s: float, *, number: int = 1) -> None:
+        """`number`: how often this member has made the group over this store."""
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
-        self._prefix = f"monitored_barrier/{store.add(f'monitored_barrier/groups/{rank}', 1)}"
+        self._prefix = f"monitored_barrier/{number}"
         self._number = 0
 
     def wait(self, timeout_s: float | None = None, *, wait_all_ranks: bool = False) -> None:

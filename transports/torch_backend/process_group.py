@@ -130,6 +130,11 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
     require_for_group(options.compression)
     # torch has prefixed it with the group's name, so subgroups do not meet each other.
     name, store = backend_options.group_id, backend_options.store
+    # How often this member has made a group of that name over that store, where addresses of the one before still are:
+    # the n-th of each meets the n-th of the others.
+    number = store.add(f"groups/{backend_options.group_rank}", 1)
+    if number > 1:
+        name = f"{name}/{number}"
     if options.collective.num_servers:
         name, store = _servers_meet(options)
     group = Group(
@@ -142,7 +147,7 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         racks=_racks(options.racks, backend_options),
     )
     # In torch's own store: the one that servers meet in knows other members.
-    monitored = MonitoredBarrier(backend_options.store, group.rank, group.size, group.timeout_s)
+    monitored = MonitoredBarrier(backend_options.store, group.rank, group.size, group.timeout_s, number=number)
     if options.stack is not None:
         return TestbedProcessGroup(options.stack.open(group, options.on_trace), monitored)
     collective = options.collective.of_further_group() if dist.is_initialized() else options.collective

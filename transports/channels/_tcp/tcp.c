@@ -302,6 +302,8 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
         if (!step->arrived)
             finish(run, step);
     }
+    if (lane->connection->num_zero_copy) /* its last part may have left as a copy, and the ends of the others be here */
+        take_back(run, lane);
     lane->connection->cut_short = lane->moved > 0;
     return DONE;
 }

@@ -344,6 +344,7 @@ _OPEN: Final[WeakSet[UdpEndpoint]] = WeakSet()
 def _abandon_all() -> None:
     for endpoint in _OPEN:
         endpoint.abandon()
+    _OPEN.clear()  # a child of this child has other files under these numbers
 
 
 os.register_at_fork(after_in_child=_abandon_all)

@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import torch
 from tests.threads import groups, run_communicators, run_threads
 from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels.base import CHANNELS
+from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError
 from transports.execution.communicator import Communicator, Work
+from transports.execution.operations import Transport
 from transports.execution.point_to_point import EAGER_BYTES, WINDOW_BYTES
 from transports.execution.trace import OperationTrace
 from transports.group import Group
@@ -394,3 +398,98 @@ def test_a_tensor_is_its_owners_once_its_error_is_reported_which_waits_for_no_go
         assert num_of_later == 0
 
     assert run_communicators(body, 2, channel={"kind": "udp", "rate": "40mbit"}) == [None, None]
+
+
+class OneAtATime(MemoryStore):
+    """As torch's TCPStore: whoever waits on a connection keeps all others on it waiting; a clone is one of its own."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store, self._lock = store, threading.Lock()
+
+    def clone(self) -> "OneAtATime":
+        return OneAtATime(self._store)
+
+    def set(self, key: str, value: str) -> None:
+        with self._lock:
+            self._store.set(key, value)
+
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
+        with self._lock:
+            self._store.wait(keys, timeout)
+
+    def check(self, keys: list[str], /) -> bool:
+        with self._lock:
+            return self._store.check(keys)
+
+    def get(self, key: str) -> bytes:
+        with self._lock:
+            return self._store.get(key)
+
+
+def test_a_pair_that_waits_for_an_address_keeps_no_other_waiting() -> None:
+    """Rank 1 wants to talk to rank 2, and never says where it is."""
+    members = [replace(group, store=OneAtATime(group.store)) for group in groups(3)]  # type: ignore[arg-type]
+    members[0].store.set(f"{members[0].name}/p2p/1-2/0/wanted", "1")
+
+    def life(group: Group) -> float:
+        with closing(Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), group)) as communicator:
+            values = torch.full((10,), float(group.rank))
+            begun_s = time.monotonic()
+            if group.rank == 2:
+                communicator.receive(torch.empty(10), 1)
+                time.sleep(0.5)
+                communicator.send(values, 0).wait(20)
+            elif group.rank == 0:
+                communicator.receive(values, 2).wait(20)
+            took_s = time.monotonic() - begun_s
+            communicator.barrier().wait(20)
+            return took_s
+
+    found = run_threads(life, members)
+    assert all(isinstance(each, float) and each < 10.0 for each in found), found
+
+
+def test_a_group_may_be_closed_by_a_handler_while_a_pair_is_made() -> None:
+    """It came upon the thread that held the lock."""
+
+    class Closing(OneAtATime):
+        communicator: Communicator | None = None
+
+        def clone(self) -> OneAtATime:
+            if self.communicator is not None:
+                self.communicator.close()
+            return super().clone()
+
+    stores = [Closing(group.store) for group in groups(2)]  # type: ignore[arg-type]
+    members = [replace(group, store=store) for group, store in zip(groups(2), stores, strict=True)]
+
+    def life(number: int) -> str:
+        communicator = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), members[number])
+        if number == 0:
+            stores[0].communicator = communicator
+            with pytest.raises(TransportError):
+                communicator.send(torch.ones(3), 1).wait(20)
+        communicator.close()
+        return "closed"
+
+    assert run_threads(life, range(2)) == ["closed"] * 2
+
+
+def test_what_closing_raises_is_heard_by_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A switch that cannot be told: the communication thread ended, and its operations never did."""
+
+    def close(self: Transport) -> None:
+        closed(self)
+        raise OSError("network is unreachable")
+
+    closed = Transport.close
+    monkeypatch.setattr(Transport, "close", close)
+
+    def body(communicator: Communicator) -> str:
+        if communicator.rank == 1:
+            return ""
+        with pytest.raises(TransportError) as raised:
+            communicator.all_reduce(torch.ones(3)).wait(20)
+        return str(raised.value)
+
+    assert "rank 1" in run_communicators(body, 2, channel="tcp", timeout_s=SHORT_S)[0]

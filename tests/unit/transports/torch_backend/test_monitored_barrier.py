@@ -32,8 +32,8 @@ def meet(barriers: Mapping[int, MonitoredBarrier], timeouts_s: Mapping[int, floa
     return ended
 
 
-def barriers_of(store: Store, size: int) -> dict[int, MonitoredBarrier]:
-    return {rank: MonitoredBarrier(store, rank, size, LONG_S) for rank in range(size)}
+def barriers_of(store: Store, size: int, number: int = 1) -> dict[int, MonitoredBarrier]:
+    return {rank: MonitoredBarrier(store, rank, size, LONG_S, number=number) for rank in range(size)}
 
 
 @pytest.fixture(params=["hash", "file", "tcp"])
@@ -55,10 +55,10 @@ def test_everybody_passes_when_everybody_has_come(store: Store, size: int) -> No
 def test_a_group_made_anew_over_the_same_store_waits_for_everybody(store: Store) -> None:
     barriers = barriers_of(store, 2)
     assert meet(barriers, dict.fromkeys(range(2), LONG_S)) == {0: "", 1: ""}
-    again = barriers_of(store, 2)
+    again = barriers_of(store, 2, number=2)
     assert "Rank 0 failed to pass" in meet(again, {1: SHORT_S})[1]
-    for _ in range(2):
-        again = barriers_of(store, 2)
+    for number in (3, 4):
+        again = barriers_of(store, 2, number=number)
         assert meet(again, dict.fromkeys(range(2), LONG_S)) == {0: "", 1: ""}
 
 
