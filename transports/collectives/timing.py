@@ -675,7 +675,9 @@ def _overflow_s(collective: Collective, operation: Operation, world: World, size
     if shape is None:
         return 0.0
     pairs = [(0, peer) for peer in range(1, world.size)]
-    pairs += [(number, (number + 1) % world.size) for number in range(world.size)]  # everybody's link, both ways
+    pairs += [
+        (number, (number + 1) % world.size) for number in range(world.size)
+    ]  # everybody's link, in both directions
     round_trip_s = max(map(links.round_trip_s, pairs))
     bytes_per_s = 1 / max(links.s_per_byte[link] for pair in pairs for link in links.paths(pair))
     concurrent = min(max(1.0, shape.num_messages / shape.num_rounds), shape.num_peers)

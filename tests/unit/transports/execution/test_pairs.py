@@ -476,7 +476,7 @@ def test_a_group_may_be_closed_by_a_handler_while_a_pair_is_made() -> None:
 
 
 def test_what_closing_raises_is_heard_by_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A switch that cannot be told: the communication thread ended, and its operations never did."""
+    """A switch that is out of reach: the communication thread ended, and its operations never did."""
 
     def close(self: Transport) -> None:
         closed(self)
