@@ -284,7 +284,7 @@ class EbpfDataPlane:
             num_workers = len(self._core.stragglers(number).last)
         found = self._object.get_per_cpu("job_counts", number, _JobCounters)
         return Stragglers(
-            gaps=tuple(sum(each.gaps[bucket] for each in found) for bucket in range(NUM_GAPS)),
+            gaps=_gaps(found),
             last=tuple(sum(each.last[worker] for each in found) for worker in range(num_workers)),
         )
 
@@ -460,8 +460,7 @@ class ProgramTrial:
 
     def gaps(self) -> tuple[int, ...]:
         """How many chunks waited how long for their last contribution, as `Stragglers` has them."""
-        found = self._object.get_per_cpu("job_counts", self._job.number, _JobCounters)
-        return tuple(sum(each.gaps[bucket] for each in found) for bucket in range(NUM_GAPS))
+        return _gaps(self._object.get_per_cpu("job_counts", self._job.number, _JobCounters))
 
     def begin_at(self, slot: int, first_ns: int) -> None:
         """As if the first contribution to the even chunks of a slot had come then."""
@@ -496,6 +495,11 @@ def _listed_entries(faults: Faults) -> dict[tuple[int, int, int, int], int]:
             f"of a worker and direction that has any, not for {len(entries)}; reference takes more"
         )
     return entries
+
+
+def _gaps(per_cpu: Sequence[Any]) -> tuple[int, ...]:
+    """Of _JobCounters: chunks by how long they waited for their last contribution."""
+    return tuple(sum(each.gaps[bucket] for each in per_cpu) for bucket in range(NUM_GAPS))
 
 
 def _in_flight(program: BpfObject, slots: Iterable[int], num_elements: int, payload: PayloadName) -> int:

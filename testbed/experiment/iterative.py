@@ -156,7 +156,7 @@ class Iterative(AgentWorkload):
 
     def sends_only_gradients(self) -> bool:
         """Verifying gradients gathers them over the same links."""
-        return not self.verify_gradients
+        return not self.verifies_gradients()
 
     def verifies_gradients(self) -> bool:
         """See :class:`Workload`."""

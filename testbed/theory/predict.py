@@ -344,10 +344,8 @@ class _Predictor:
         so_far.exchanged.append((start_s, max(so_far.free_s)))
 
     def _chosen(self, exchange: Exchange) -> Collective:
-        plan = self._plan
-        if exchange.operation != "all_reduce":
-            return plan.collective
-        return plan.collective.chosen(plan.world, exchange.num_elements, element_bytes=exchange.element_bytes)
+        operation, num_elements, element_bytes = exchange.operation, exchange.num_elements, exchange.element_bytes
+        return self._plan.collective.chosen_for(operation, self._plan.world, num_elements, element_bytes=element_bytes)
 
     def _exchanged(self, exchange: Exchange, begins_s: Sequence[float], quiet_s: float, so_far: "_SoFar") -> Exchanged:
         plan, collective = self._plan, self._chosen(exchange)

@@ -232,6 +232,11 @@ class RunResults:
         return wire_bytes(self.plan.experiment.packet_bytes, self.plan.experiment.mtu)
 
     @cached_property
+    def _longest_frame_bytes(self) -> int:
+        """On any link: a faster one passes its frames on to a slower one whole."""
+        return max(map(self._frame_bytes, self.plan.directions))
+
+    @cached_property
     def _lossy(self) -> set[tuple[str, str]]:
         """Directions, by link and sending node, whose drops belong to the experiment."""
         drawn = {(each.link, each.hop[0]) for each in self.plan.all_configured if each.spec.draws}
@@ -313,8 +318,7 @@ class RunResults:
         from_s, until_s = (snapshot.machine.at_s - self.epoch_s for snapshot in (start, end))
         mine = (pl.col("link") == link) & (pl.col("node") == node)
         probes = self.writer.frame("backlog").filter(mine & pl.col("at_s").is_between(from_s, until_s))
-        longest_bytes = max(map(self._frame_bytes, self.plan.directions))  # one that a faster link behind has sent it
-        return backlog_summary(probes, granule_bytes=longest_bytes)
+        return backlog_summary(probes, granule_bytes=self._longest_frame_bytes)
 
     def _overheads(self, direction: Direction, between: "_Window") -> tuple[int, int]:
         """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that

@@ -180,6 +180,12 @@ class Collective(Options):
         """The one that does an all-reduce of that size: itself, unless it leaves that to others."""
         return self
 
+    def chosen_for(self, operation: Operation, world: World, num_elements: int, *, element_bytes: int) -> "Collective":
+        """The one that carries an operation of that size out: what is left to others are all-reduces alone."""
+        if operation != "all_reduce":
+            return self
+        return self.chosen(world, num_elements, element_bytes=element_bytes)
+
     def with_assignment(self, assignments: Mapping[str, AggregatorAssignment]) -> Self:  # noqa: ARG002 (for those who need one)
         """The same, with a member's aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
         return self

@@ -170,8 +170,7 @@ def exchanged(
 
     Raises DeadlockError for a schedule that never ends.
     """
-    if operation == "all_reduce":
-        collective = collective.chosen(world, num_elements, element_bytes=element_bytes)
+    collective = collective.chosen_for(operation, world, num_elements, element_bytes=element_bytes)
     every = schedules(collective, operation, world, num_elements, element_bytes, root=root)
     found = frozenset() if connections is None and quiet_s > IDLE_S else connections
     if not costs.tcp:
@@ -675,9 +674,8 @@ def _overflow_s(collective: Collective, operation: Operation, world: World, size
     if shape is None:
         return 0.0
     pairs = [(0, peer) for peer in range(1, world.size)]
-    pairs += [
-        (number, (number + 1) % world.size) for number in range(world.size)
-    ]  # everybody's link, in both directions
+    # Everybody's link, in both directions.
+    pairs += [(number, (number + 1) % world.size) for number in range(world.size)]
     round_trip_s = max(map(links.round_trip_s, pairs))
     bytes_per_s = 1 / max(links.s_per_byte[link] for pair in pairs for link in links.paths(pair))
     concurrent = min(max(1.0, shape.num_messages / shape.num_rounds), shape.num_peers)

@@ -323,9 +323,8 @@ class _Simulator:
 
     def _chosen(self, exchange: Exchange) -> Collective:
         world = self._world(0, self._collective)
-        if exchange.operation != "all_reduce":
-            return self._collective
-        return self._collective.chosen(world, exchange.num_elements, element_bytes=exchange.element_bytes)
+        operation, num_elements, element_bytes = exchange.operation, exchange.num_elements, exchange.element_bytes
+        return self._collective.chosen_for(operation, world, num_elements, element_bytes=element_bytes)
 
     def _all_reduce_s(self, num_elements: int) -> float:
         return self._by_itself_s(Exchange("all_reduce", num_elements, GRADIENT_ELEMENT_BYTES))
