@@ -45,7 +45,7 @@ from testbed.verdict.thresholds import (
     OVERRUN_TOLERANCE,
     RATE_TOLERANCE,
     RETRANSMITTED_DEGRADED,
-    RETRANSMITTED_UNSHAPED_DEGRADED,
+    RETRANSMITTED_EARLY_DEGRADED,
     RUN_QUEUE_DEGRADED,
     RUN_QUEUE_INVALID,
     RUN_QUEUE_MATERIAL,
@@ -351,7 +351,11 @@ def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
     why = "a packet filter that somebody set dropped them" if filtered else "timers fired: a process did not get to run"
     yield from _about(
         "degraded",
-        [link for link in facts.links if lossless and link.retransmitted_bytes > _retransmission_slack(link)],
+        [
+            link
+            for link in facts.links
+            if lossless and link.retransmitted_bytes > _retransmission_slack(link, facts.dilation)
+        ],
         f"bytes were sent again although no link dropped any ({why})",
         lambda link: f"{link.retransmitted_bytes:,} bytes",
     )
@@ -650,8 +654,9 @@ def _lateness_limit_s(facts: Facts, link: LinkFacts) -> float:
     return max(LATENESS_FLOOR_S / facts.dilation, LATENESS_SHARE_DEGRADED * delay_s)
 
 
-def _retransmission_slack(link: LinkFacts) -> float:
-    share = RETRANSMITTED_DEGRADED if link.burst_bytes else RETRANSMITTED_UNSHAPED_DEGRADED
+def _retransmission_slack(link: LinkFacts, dilation: float) -> float:
+    early = dilation > 1 or not link.burst_bytes
+    share = RETRANSMITTED_EARLY_DEGRADED if early else RETRANSMITTED_DEGRADED
     return max(share * (link.expected_bytes or link.bytes), BYTES_FLOOR)
 
 

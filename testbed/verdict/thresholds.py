@@ -49,9 +49,11 @@ the size of the effects that experiments look for; with a tenth less the experim
 RETRANSMITTED_DEGRADED: Final = 0.001
 """Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
 below; more means timers fired because a receiver did not get to run."""
-RETRANSMITTED_UNSHAPED_DEGRADED: Final = 0.005
-"""Likewise on a link that is as fast as the machine. A probe waits for two round trips, which are tens of microseconds
-there, so that each pause of an interrupt sends one; and what is sent again takes no time to speak of."""
+RETRANSMITTED_EARLY_DEGRADED: Final = 0.005
+"""Likewise where probes are sent early. A probe waits for two round trips and at least two ticks of the kernel's clock
+(`TCP_TIMEOUT_MIN`). On a link that is as fast as the machine round trips are tens of microseconds, so that each pause
+of an interrupt sends one; in slower time the ticks are k times shorter, so that a queue that grows within two round
+trips does (0.4 % among four workers of one server at k = 40 and 60). What is sent again takes as much of the time."""
 LATENESS_SHARE_DEGRADED: Final = 0.1
 LATENESS_FLOOR_S: Final = 300e-6
 """How much later than requested the 99th percentile of a link's packets may be let go, of the delay and at least.

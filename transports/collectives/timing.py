@@ -294,6 +294,8 @@ class _Piece(NamedTuple):
     num_bytes: int
     last_bytes: int
     """Of them in the last super-frame, which may have begun before."""
+    frame_bytes: int
+    """Of the message's longest super-frame; 0: none to speak of."""
 
 
 @dataclass(slots=True)
@@ -346,7 +348,8 @@ class _Timeline:
         self._cores_free_s = [first_s] * (costs.num_cores or len(every))
         self._ends_s = list(begins_s)
         self._streams: dict[Pair, _Stream] = {}
-        self._num_arrived: dict[Pair, int] = {}
+        self._arrived: dict[Pair, deque[_Piece]] = {}
+        """Of messages that are not yet received, the last piece."""
         self._paths: dict[Pair, tuple[Sequence[int], float]] = {}
         pairs = {(number, step.peer) for number, steps in enumerate(every) for step in steps if step.kind == "send"}
         self._num_pairs = Counter(link for pair in pairs for link in links.paths(pair))
@@ -397,9 +400,8 @@ class _Timeline:
                     return
                 stream.num_gathered = stream.num_bytes = 0
                 self._send(number, peer, lane.popleft(), stream)
-            elif self._num_arrived.get((peer, number), 0):
-                self._num_arrived[peer, number] -= 1
-                self._receive(number, lane.popleft())
+            elif arrived := self._arrived.get((peer, number)):
+                self._receive(number, lane.popleft(), arrived.popleft())
             else:
                 return
 
@@ -563,7 +565,7 @@ class _Timeline:
         if hop == len(path):
             came_s = max(until_s, self._now_s)
             if ends:
-                self._at(came_s, lambda: self._arrive(*pair))
+                self._at(came_s, lambda: self._arrive(*pair, piece))
             if self._streams[pair].limited:
                 back_s = self._links.latency_s((pair[1], pair[0]))
                 self._at(came_s + back_s, lambda: self._acknowledged(pair, piece.num_bytes))
@@ -574,23 +576,28 @@ class _Timeline:
         following_s = passed_s if hop + 1 == len(path) else min(begins_s, passed_s)
         self._at(following_s, lambda: self._cross(pair, piece, hop + 1, passed_s, ends=ends))
 
-    def _arrive(self, sender: int, receiver: int) -> None:
-        self._num_arrived[sender, receiver] = self._num_arrived.get((sender, receiver), 0) + 1
+    def _arrive(self, sender: int, receiver: int, last: _Piece) -> None:
+        self._arrived.setdefault((sender, receiver), deque()).append(last)
         self._advance(receiver, sender, sends=False)
 
-    def _receive(self, number: int, index: int) -> None:
+    def _receive(self, number: int, index: int, last: _Piece) -> None:
+        """Take what came: the first super-frame once it is whole, and the last one after all others."""
         step, costs = self._every[number][index], self._costs
         adding_s = costs.addition_s_per_byte if step.kind == "reduce" else 0.0
         s_per_byte = costs.copy_s_per_byte + adding_s
         link = self._path((step.peer, number))[0][-1]
         size_bytes = self._size_bytes(number, index)
-        last_bytes = min(size_bytes, self._frame_bytes[link] or size_bytes)
-        came_s = self._now_s - (size_bytes - last_bytes) * self._links.s_per_byte[link]
+        frame_bytes = min(size_bytes, last.frame_bytes or size_bytes)
+        last_bytes = min(size_bytes, last.last_bytes or size_bytes)
+        link_s_per_byte = self._links.s_per_byte[link]
+        came_s = self._now_s - (size_bytes - frame_bytes) * link_s_per_byte
+        # A short last one comes while the one before it is still worked on.
+        behind_s = min(frame_bytes, size_bytes - last_bytes) * s_per_byte - last_bytes * link_s_per_byte
         done_s = self._busy(
             number,
             costs.message_s + size_bytes * s_per_byte,
             since_s=max(came_s, self._begins_s[number]),
-            rest_s=costs.message_s + last_bytes * s_per_byte,
+            rest_s=costs.message_s + last_bytes * s_per_byte + max(behind_s, 0.0),
         )
         self._at(done_s, lambda: self._done(number, index))
 
@@ -614,14 +621,14 @@ class _Timeline:
 def _pieces(start_byte: int, num_bytes: int, frame_bytes: int, num_pieces: int) -> Iterator[_Piece]:
     """Of a message that begins there in its stream: so many at most, of whole super-frames but the last."""
     if not frame_bytes or not num_bytes:
-        yield _Piece(num_bytes, 0)
+        yield _Piece(num_bytes, 0, 0)
         return
     num_frames = -(-num_bytes // frame_bytes)
     longest = -(-num_frames // min(num_pieces, num_frames)) * frame_bytes
     begin, whole = start_byte, start_byte + num_bytes
     while begin < whole:
         end = min(begin // frame_bytes * frame_bytes + longest, whole)
-        yield _Piece(end - begin, (end - 1) % frame_bytes + 1)
+        yield _Piece(end - begin, (end - 1) % frame_bytes + 1, frame_bytes)
         begin = end
 
 
@@ -630,8 +637,8 @@ def _cut_first(pieces: deque[_Piece], num_bytes: int) -> None:
     first = pieces[0]
     if 0 < num_bytes < first.num_bytes:
         rest_bytes = first.num_bytes - num_bytes
-        pieces[0] = _Piece(rest_bytes, min(first.last_bytes, rest_bytes))
-        pieces.appendleft(_Piece(num_bytes, num_bytes))
+        pieces[0] = first._replace(num_bytes=rest_bytes, last_bytes=min(first.last_bytes, rest_bytes))
+        pieces.appendleft(first._replace(num_bytes=num_bytes, last_bytes=num_bytes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

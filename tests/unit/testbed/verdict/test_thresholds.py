@@ -191,7 +191,7 @@ CASES: dict[str, Case] = {
     "RETRANSMITTED_DEGRADED": Case(
         lambda beyond: with_link(retransmitted_bytes=60_011 if beyond else 60_010), VALID_DEGRADED
     ),
-    "RETRANSMITTED_UNSHAPED_DEGRADED": Case(
+    "RETRANSMITTED_EARLY_DEGRADED": Case(
         lambda beyond: with_link(retransmitted_bytes=300_051 if beyond else 300_050, burst_bytes=0), VALID_DEGRADED
     ),
     "LATENESS_SHARE_DEGRADED": Case(
@@ -289,3 +289,14 @@ def test_no_threshold_hides_in_another_file() -> None:
                     hidden_ones.append(f"{path.name}: {node.target.id}")
     # How changes are reported together; what `validate-dilation` compares, which judges no run.
     assert hidden_ones == ["changes.py: _TOGETHER_S", "dilation.py: TOLERANCE"]
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0049, False), (0.0051, True)])
+def test_in_slower_time_probes_are_sent_earlier(share: float, said: bool) -> None:
+    known = with_link(retransmitted_bytes=round(share * 60_010_000))
+
+    def says_so(known: Facts) -> bool:
+        return any("bytes were sent again" in reason for reason in summarize(known).reasons)
+
+    assert says_so(known)
+    assert says_so(replace(known, dilation=40.0)) == said

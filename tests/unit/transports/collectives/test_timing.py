@@ -110,6 +110,16 @@ def test_bytes_are_worked_on_as_they_come() -> None:
     assert there_and_back_s(1600, whole, costs) == pytest.approx(2 * (1600e-6 + 2 * 165e-6))
 
 
+def test_a_short_last_superframe_is_worked_on_for_its_own_length() -> None:
+    """400, 400 and 200 bytes: the last is copied in half the time of the others, which are done by then; if copying is
+    hardly faster than links, the one before it is not."""
+    costs = replace(FREE, copy_s_per_byte=0.1e-6, message_s=5e-6)
+    assert there_and_back_s(1000, FRAMED, costs) == pytest.approx(2 * (45e-6 + 800e-6 + 25e-6))
+    slow = replace(costs, copy_s_per_byte=0.9e-6)
+    behind_s = 360e-6 - 200e-6
+    assert there_and_back_s(1000, FRAMED, slow) == pytest.approx(2 * (365e-6 + 800e-6 + behind_s + 185e-6))
+
+
 def test_copying_that_is_slower_than_links_decides() -> None:
     """Receiving begins with the first super-frame and lasts 10 us a byte."""
     costs = replace(FREE, copy_s_per_byte=10e-6)
