@@ -12,19 +12,8 @@ from tests.load import is_busy
 @pytest.mark.quiet  # a time, of messages of milliseconds
 def test_a_short_message_takes_its_time_on_a_link_at_rest() -> None:
     """40 kB between two at 25 Mbit/s: two messages of 20 kB each way, one after the other, 13.4 ms."""
-    words = [
-        "--json",
-        "--workers",
-        2,
-        "--link",
-        "25mbit",
-        "--sizes",
-        "40kB",
-        "--stack",
-        "ring/tcp,gloo",
-        "--repeat",
-        15,
-    ]  # some of gloo's begin apart
+    words = ["--json", "--workers", "2", "--link", "25mbit", "--sizes", "40kB", "--stack", "ring/tcp,gloo"]
+    words += ["--repeat", "15"]  # some of gloo's begin apart
     busy = is_busy()
     done = invoke("bench", "allreduce", *words)
     assert done.returncode == 0, done.stderr
