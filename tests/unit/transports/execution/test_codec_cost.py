@@ -52,14 +52,15 @@ def test_what_is_decoded_is_what_workers_with_the_same_gradients_would_send(kind
     assert torch.allclose(own, Workers(kind, 4).mean([VALUES] * 4, LAYOUT)[0], atol=1e-6)
 
 
-def test_twice_as_many_workers_to_decode_take_longer() -> None:
-    """top_k gathers: a worker decodes everybody's."""
+def test_more_workers_to_decode_take_longer() -> None:
+    """top_k gathers: a worker decodes everybody's, here 32 times as many. On idle cores that takes 17 times as long;
+    the bound leaves room for cores that are busy while one of the two is timed."""
     bucket = [[(512, 1024)]]
     compressor = COMPRESSORS.parse({"kind": "top_k", "ratio": 0.1})
     few_s, many_s = (
-        median(times[0].decode_s for times in iterations_of(compressor, bucket, number)) for number in (2, 16)
+        median(times[0].decode_s for times in iterations_of(compressor, bucket, number)) for number in (2, 64)
     )
-    assert many_s > 2 * few_s
+    assert many_s > 4 * few_s
 
 
 def _answer(**changed: object) -> "subprocess.CompletedProcess[str]":
