@@ -30,6 +30,7 @@ OWN_KINDS = [kind for kind in COLLECTIVES.kinds() if kind != "in_network"]
 """Without the one whose schedule is the ring's and whose sums need an aggregator: tests/unit/transports."""
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "all_to_all": [{"exchange": "full"}],
+    "tree": [{"credit": "1B"}],
     "parameter_server": [
         {"pipelined": True},
         {"servers": 3},

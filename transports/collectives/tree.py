@@ -3,16 +3,28 @@ segment climbs while the first comes down (Thakur, Rabenseifner, Gropp, IJHPCA 1
 
 Of little use for large buffers, since the root's link carries log2(N) of them each way; the pattern of old that others
 are compared with, and the one for `reduce` and `broadcast`.
+
+A participant sends a segment up when one some way before it has come back down as a sum. Of two children whose
+connections share their parent's link, TCP may give the one several times what it gives the other. Only what both have
+sent can be handed down, so that one that runs ahead holds up the end of the exchange.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar, Final
+import math
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final, Self
 
-from transports.collectives.base import COLLECTIVES, Operation, Segmented, Step, World
-from transports.collectives.schedules import binomial
+from pydantic import Field
 
-MIN_SEGMENTS: Final = 8
+from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
+from transports.collectives.network_info import NetworkInfo
+from transports.collectives.schedules import binomial, direct
+from transports.units import Size
+
+MIN_SEGMENTS: Final = 16
 """So many messages along each branch, if they are not too short: the pipeline must be longer than the tree is high."""
+LEVELS_AHEAD: Final = 2
+"""A sender is ahead of what has come back by as many messages as the tree is high, and so many more: on links without
+delay the first has come back by then."""
 
 
 @COLLECTIVES.register
@@ -20,6 +32,20 @@ class Tree(Segmented):
     """Reduce to rank 0, then broadcast, both along a binomial tree."""
 
     operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce", "reduce", "broadcast"))
+
+    credit_bytes: Size = Field(128 * 1024, alias="credit", gt=0)
+    """Of an all-reduce: what a participant may have sent up that has not come back down; a few messages and two round
+    trips of the links to the root where that is more and is known."""
+
+    def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
+        """See :class:`Collective`."""
+        two_round_trips_bytes = round(2 * 2 * info.latency_s * info.rate_bps / 8)
+        return self.model_copy(update={"credit_bytes": max(self.credit_bytes, two_round_trips_bytes)})
+
+    @property
+    def goes_by_hosts(self) -> bool:
+        """See :class:`Collective`."""
+        return True
 
     def schedule(
         self,
@@ -33,9 +59,24 @@ class Tree(Segmented):
     ) -> Sequence[Step]:
         """See :class:`Collective`."""
         segments = self.segments(0, num_elements, element_bytes, MIN_SEGMENTS)
-        steps: list[Step] = []
-        if operation != "broadcast":
-            steps += binomial.reduce(participant, world.num_workers, segments, root)
-        if operation != "reduce":
-            steps += binomial.broadcast(participant, world.num_workers, segments, root)
-        return steps
+        if operation == "broadcast":
+            return list(binomial.broadcast(participant, world.num_workers, segments, root))
+        if operation == "reduce":
+            return list(binomial.reduce(participant, world.num_workers, segments, root))
+        longest_bytes = max((count for _, count in segments), default=1) * element_bytes
+        height = (world.num_workers - 1).bit_length()
+        num_ahead = max(height + LEVELS_AHEAD, math.ceil(self.credit_bytes / longest_bytes))
+        return list(_all_reduce(participant, world.num_workers, segments, num_ahead, root))
+
+
+def _all_reduce(participant: int, size: int, segments: direct.Segments, num_ahead: int, root: int) -> Iterator[Step]:
+    """Send a segment up when the one `num_ahead` before it has come back."""
+    for position, segment in enumerate(segments):
+        after: tuple[Chunk, ...] = ()
+        if position >= num_ahead:
+            answered = segments[position - num_ahead]
+            yield from binomial.broadcast(participant, size, [answered], root)
+            after = (Chunk("output", *answered),)
+        for step in binomial.reduce(participant, size, [segment], root):
+            yield step._replace(after=after) if step.kind == "send" else step
+    yield from binomial.broadcast(participant, size, segments[-num_ahead:], root)
