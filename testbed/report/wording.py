@@ -151,6 +151,7 @@ def costs_text(costs: "Costs") -> str:
         f"hosts: {costs.host_latency_s * 1e6:.3g} us latency and {costs.message_s * 1e6:.3g} us of a processor per "
         f"message{cores}, {costs.copy_s_per_byte * 1e9:.3g} ns to send or receive a byte and "
         f"{costs.addition_s_per_byte * 1e9:.3g} ns to add it, {costs.late_s * 1e6:.3g} us more on a link with a delay, "
+        f"{costs.shaper_late_s * 1e6:.3g} us where a shaper was waited for, "
         f"{100 * costs.link_share:.1f} % of what headers leave of a link{channels} ({by})"
     )
 

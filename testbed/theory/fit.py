@@ -28,6 +28,7 @@ _RANGES: Final = {
     "copy_s_per_byte": (1e-12, 1e-6),
     "addition_s_per_byte": (1e-12, 1e-6),
     "late_s": (1e-7, 1.0),
+    "shaper_late_s": (1e-7, 1.0),
     "link_share": (0.1, 1.05),
 }
 """A link's share may be a little above 1: a burst goes beyond the shaper's rate."""

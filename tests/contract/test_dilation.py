@@ -113,6 +113,7 @@ QUANTITIES: Final = {
     "collective.auto.overhead_s": CHOICE,
     "collective.auto.addition_bps": CHOICE,
     "collective.auto.copy_bps": CHOICE,
+    "collective.auto.shaper_late_s": CHOICE,
     "collective.auto.rate_bps": CHOICE,
     "worker.timeout_s": WORKER,
     "worker.launched_s": WALL,
@@ -331,8 +332,22 @@ def test_hosts_cost_a_tenth_in_time_that_runs_ten_times_slower(collective: str) 
         plan = make_plan(validate({**keys, "dilation": dilation}), costs=costs)
         return plan.prediction.predicted_s, predict_iteration(plan).communication_s
 
-    dear = Costs(host_latency_s=2e-3, message_s=3e-4, copy_s_per_byte=5e-9, addition_s_per_byte=2e-9, late_s=1e-3)
-    tenth = Costs(host_latency_s=2e-4, message_s=3e-5, copy_s_per_byte=5e-10, addition_s_per_byte=2e-10, late_s=1e-4)
+    dear = Costs(
+        host_latency_s=2e-3,
+        message_s=3e-4,
+        copy_s_per_byte=5e-9,
+        addition_s_per_byte=2e-9,
+        late_s=1e-3,
+        shaper_late_s=6e-4,
+    )
+    tenth = Costs(
+        host_latency_s=2e-4,
+        message_s=3e-5,
+        copy_s_per_byte=5e-10,
+        addition_s_per_byte=2e-10,
+        late_s=1e-4,
+        shaper_late_s=6e-5,
+    )
     free = replace(FREE, tcp=True)
     assert predicted_s(free, 1) == predicted_s(free, 10)
     # What hosts cost does not add up with links: while they work, shapers' bursts fill again.
@@ -348,6 +363,7 @@ def test_what_hosts_cost_is_scaled_whole() -> None:
         copy_s_per_byte=3e-9,
         addition_s_per_byte=1e-9,
         late_s=5e-5,
+        shaper_late_s=6e-5,
         link_share=0.9,
         num_cores=2,
         channels=(ChannelCosts(channel="quic", message_s=3e-4, copy_s_per_byte=5e-8),),
@@ -359,6 +375,7 @@ def test_what_hosts_cost_is_scaled_whole() -> None:
         copy_s_per_byte=3e-9 / 10,
         addition_s_per_byte=1e-9 / 10,
         late_s=5e-5 / 10,
+        shaper_late_s=6e-5 / 10,
         link_share=0.9,
         num_cores=2,
         channels=(ChannelCosts(channel="quic", message_s=3e-4 / 10, copy_s_per_byte=5e-8 / 10),),

@@ -49,6 +49,8 @@ class Auto(Collective):
     """Which all participants share; open: as fitted, else each has its own."""
     addition_bps: Rate | None = Field(None, alias="addition", gt=0)
     """How fast a participant adds what came to what is there; open: as fitted, else 80gbit."""
+    shaper_late_s: Time | None = Field(None, alias="shaper_late", ge=0, le=1)
+    """By how much a link's shaper is late that a packet waits for; open: as fitted, else 50us."""
     rate_bps: Rate | None = Field(None, alias="rate", gt=0)
     """Payload that a participant's link carries in each direction; open: that of the links, else 1gbit."""
     queue_bytes: Size | None = Field(None, alias="queue", gt=0)
@@ -84,6 +86,7 @@ class Auto(Collective):
             "copy_bps": 8 / costs.copy_s_per_byte if costs.copy_s_per_byte else None,
             "cores": costs.num_cores,
             "addition_bps": 8 / costs.addition_s_per_byte if costs.addition_s_per_byte else None,
+            "shaper_late_s": costs.shaper_late_s,
         }
         open_ones = {name: value for name, value in known.items() if getattr(self, name) is None}
         return self.model_copy(update=open_ones)
@@ -116,6 +119,7 @@ class Auto(Collective):
             host_latency_s=0.0,  # the latency has it
             message_s=DEFAULT_COSTS.message_s if self.overhead_s is None else self.overhead_s,
             addition_s_per_byte=addition_s_per_byte,
+            shaper_late_s=DEFAULT_COSTS.shaper_late_s if self.shaper_late_s is None else self.shaper_late_s,
         )
         return exchange_s(_priced(kind, size_bytes), _ALL_REDUCE, world, size_bytes, 1, links, costs)
 

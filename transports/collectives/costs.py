@@ -30,6 +30,9 @@ class Costs:
     """Of a participant's processor to add what came to what is there."""
     late_s: float = 50e-6
     """By how much a link with a delay holds a message longer than requested."""
+    shaper_late_s: float = 50e-6
+    """By how much later than its tokens allow a link's shaper lets go what had to wait for them: a timer of the kernel.
+    What follows does not wait for that as well: meanwhile tokens come."""
     link_share: float = 1.0
     """What a long stream reaches, of what headers leave of a link's rate."""
     num_cores: int | None = None
@@ -51,6 +54,12 @@ class Costs:
 
 DEFAULT_COSTS: Final = Costs()
 FREE: Final = Costs(
-    host_latency_s=0.0, message_s=0.0, copy_s_per_byte=0.0, addition_s_per_byte=0.0, late_s=0.0, tcp=False
+    host_latency_s=0.0,
+    message_s=0.0,
+    copy_s_per_byte=0.0,
+    addition_s_per_byte=0.0,
+    late_s=0.0,
+    shaper_late_s=0.0,
+    tcp=False,
 )
 """Links alone."""

@@ -7,8 +7,8 @@ receiver's processor for the overhead and its bytes and, where it is added, for 
 one machine share its cores.
 
 Links are token buckets (ITU-T I.371), which let a packet pass whole as soon as it may pass at all, and what TCP hands
-them are super-frames: the last one of a message comes all at once. Bytes are worked on as they come, so that only
-those of the last super-frame are waited for.
+them are super-frames: the last one of a message comes all at once, and a timer of the kernel later than tokens allow
+where it waits for them. Bytes are worked on as they come, so that only those of the last super-frame are waited for.
 
 TCP lets a connection have no more under way than its window. One that has been idle begins with ten segments
 (RFC 6928; RFC 5681, 4.1) and gains what is acknowledged (slow start: RFC 5681, 3.1) while it fills its window, until
@@ -257,8 +257,8 @@ class _Stream:
     leaving: bool = False
     num_gathered: int = 0
     """Messages that were handed over with the one before them, in one call."""
-    piece_bytes: int = LAST_BYTES
-    """Of what is handed over: none of its super-frames is longer."""
+    call_bytes: int = LAST_BYTES
+    """Of what is handed over in one call: super-frames do not reach from one into the next."""
     num_bytes: int = 0
     """Of what was handed over together, up to where the message under way has been sent."""
 
@@ -343,6 +343,8 @@ class _Timeline:
         self._free_s = [max(first_s - quiet_s, each_s) for each_s in busy_s]
         bursts_bytes = links.burst_bytes or [0.0] * len(links.s_per_byte)
         self._burst_s = [burst * each_s for burst, each_s in zip(bursts_bytes, links.s_per_byte, strict=True)]
+        # No shaper is without a burst.
+        self._late_s = [costs.shaper_late_s if each_s else 0.0 for each_s in self._burst_s]
         self._frame_bytes = links.frame_bytes or [0] * len(links.s_per_byte)
         self._processor_free_s = list(begins_s)
         self._cores_free_s = [first_s] * (costs.num_cores or len(every))
@@ -464,8 +466,8 @@ class _Timeline:
         if is_there:
             stream.num_gathered -= 1
         elif not stream.num_bytes:
-            stream.num_gathered, stream.piece_bytes = self._gathered(number, peer, size_bytes)
-        frame_bytes = min(self._frame_bytes[self._path((number, peer))[0][0]], stream.piece_bytes)
+            stream.num_gathered, stream.call_bytes = self._gathered(number, peer, size_bytes)
+        frame_bytes = min(self._frame_bytes[self._path((number, peer))[0][0]], stream.call_bytes)
         copied_s = self._busy(number, self._costs.message_s + size_bytes * self._costs.copy_s_per_byte)
         later_bytes = size_bytes - min(size_bytes, frame_bytes or size_bytes)
         handed_s = copied_s - later_bytes * self._costs.copy_s_per_byte
@@ -473,7 +475,7 @@ class _Timeline:
             handed_s = copied_s = self._now_s
         stream.leaving = True
         num_pieces = NUM_PIECES if self._shares((number, peer)) else 1
-        pieces = _pieces(stream.num_bytes, size_bytes, frame_bytes, num_pieces)
+        pieces = _pieces(stream.num_bytes, size_bytes, frame_bytes, num_pieces, stream.call_bytes)
         stream.num_bytes += size_bytes
         self._push(_Message(number, peer, index, handed_s, copied_s, deque(pieces)))
 
@@ -498,10 +500,9 @@ class _Timeline:
         piece = message.pieces.popleft()
         path, latency_s = self._path(message.pair)
         begins_s = max(now_s, self._free_s[path[0]])
-        left_s = max(now_s, self._take(path[0], now_s, piece))
-        if not message.pieces:
-            left_s = max(left_s, message.copied_s)
         ends = not message.pieces
+        there_s = max(now_s, message.copied_s) if ends else now_s
+        left_s = self._take(path[0], now_s, piece, there_s, ends=ends)
         if stream.limited:
             stream.last_s = now_s
             stream.sent_bytes += piece.num_bytes
@@ -528,8 +529,8 @@ class _Timeline:
             self._sent(*message.pair, message.index)
 
     def _gathered(self, number: int, peer: int, num_bytes: int) -> tuple[int, int]:
-        """How many messages to that peer are ready besides one of so many bytes, and go with it in one call, and the
-        longest piece of that."""
+        """How many messages to that peer are ready besides one of so many bytes, and go with it, and how much goes in
+        each call."""
         member, num = self._members[number], 0
         lane = member.lanes[peer, "send"]
         for index in lane:
@@ -538,16 +539,19 @@ class _Timeline:
             num_bytes += self._size_bytes(number, index)
             num += 1
         if num < len(lane) or not SUPER_FRAME_BYTES < num_bytes <= LAST_BYTES:
-            return num, LAST_BYTES
+            return num, num_bytes
         return num, -(-num_bytes // -(-num_bytes // SUPER_FRAME_BYTES))
 
-    def _take(self, link: int, now_s: float, piece: _Piece) -> float:
-        """When the end of a piece that begins to come now leaves the link, with its last super-frame: a token bucket in
-        the form of the virtual scheduling algorithm (ITU-T I.371, GCRA). After rest this may lie in the past: all of it
-        is in the link's burst."""
+    def _take(self, link: int, now_s: float, piece: _Piece, there_s: float, *, ends: bool) -> float:
+        """When the end of a piece that begins to come now leaves the link, with its last super-frame, which is there at
+        `there_s`: a token bucket in the form of the virtual scheduling algorithm (ITU-T I.371, GCRA). One that `ends` a
+        message and waits for tokens leaves as much later as the shaper is late; what follows it makes up for that."""
         s_per_byte = self._links.s_per_byte[link]
         self._free_s[link] = max(self._free_s[link], now_s - self._burst_s[link]) + piece.num_bytes * s_per_byte
-        return self._free_s[link] - piece.last_bytes * s_per_byte
+        allowed_s = self._free_s[link] - piece.last_bytes * s_per_byte
+        if allowed_s <= there_s:  # after rest this may lie in the past: all of it is in the link's burst
+            return there_s
+        return allowed_s + self._late_s[link] if ends else allowed_s
 
     def _sent(self, number: int, peer: int, index: int) -> None:
         stream, member = self._streams[number, peer], self._members[number]
@@ -572,7 +576,7 @@ class _Timeline:
             return
         link = path[hop]
         begins_s = max(self._now_s, self._free_s[link])
-        passed_s = max(self._take(link, self._now_s, piece), until_s, self._now_s)
+        passed_s = self._take(link, self._now_s, piece, max(until_s, self._now_s), ends=ends)
         following_s = passed_s if hop + 1 == len(path) else min(begins_s, passed_s)
         self._at(following_s, lambda: self._cross(pair, piece, hop + 1, passed_s, ends=ends))
 
@@ -618,8 +622,9 @@ class _Timeline:
                     self._advance(number, step.peer, sends=step.kind == "send")
 
 
-def _pieces(start_byte: int, num_bytes: int, frame_bytes: int, num_pieces: int) -> Iterator[_Piece]:
-    """Of a message that begins there in its stream: so many at most, of whole super-frames but the last."""
+def _pieces(start_byte: int, num_bytes: int, frame_bytes: int, num_pieces: int, call_bytes: int) -> Iterator[_Piece]:
+    """Of a message that begins there in its stream: so many at most, of whole super-frames but the last of it and of a
+    call."""
     if not frame_bytes or not num_bytes:
         yield _Piece(num_bytes, 0, 0)
         return
@@ -627,8 +632,9 @@ def _pieces(start_byte: int, num_bytes: int, frame_bytes: int, num_pieces: int) 
     longest = -(-num_frames // min(num_pieces, num_frames)) * frame_bytes
     begin, whole = start_byte, start_byte + num_bytes
     while begin < whole:
-        end = min(begin // frame_bytes * frame_bytes + longest, whole)
-        yield _Piece(end - begin, (end - 1) % frame_bytes + 1, frame_bytes)
+        called = begin // call_bytes * call_bytes
+        end = min(begin - (begin - called) % frame_bytes + longest, called + call_bytes, whole)
+        yield _Piece(end - begin, (end - called - 1) % frame_bytes + 1, frame_bytes)
         begin = end
 
 

@@ -67,8 +67,8 @@ def test_residuals_tell_of_a_measurement_that_does_not_fit() -> None:
 
 def test_too_few_or_impossible_measurements_are_refused() -> None:
     several = measured(TRUE)
-    with pytest.raises(ValueError, match="cannot decide 6"):
-        fit_costs(several[:5], fitted_at="now")
+    with pytest.raises(ValueError, match="cannot decide 7"):
+        fit_costs(several[:6], fitted_at="now")
     quic = make_plan(validate({"name": "x", "workers": 2, "channel": "quic", "link": {"rate": "1gbit"}}))
     with pytest.raises(ValueError, match="cannot decide 2"):
         fit_costs([*several, Measured(quic, Exchange("all_reduce", 4096, 4), 1.0)], fitted_at="now")

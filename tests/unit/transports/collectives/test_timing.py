@@ -62,6 +62,32 @@ def test_the_last_superframe_of_a_message_passes_whole() -> None:
     assert there_and_back_s(1600, both, quiet_s=IDLE_S) == pytest.approx(2 * 900e-6)
 
 
+def test_what_waits_for_a_shaper_is_once_as_late_as_its_timer() -> None:
+    """On the first link; the second one has got tokens by then. Neither is a message late that need not wait, nor one
+    on a link that has no shaper."""
+    late, shaped = replace(FREE, shaper_late_s=50e-6), replace(FRAMED, burst_bytes=(100.0,) * 4)
+    assert there_and_back_s(1600, shaped, late) == pytest.approx(1200e-6 + 50e-6 + 1100e-6 + 50e-6)
+    assert there_and_back_s(400, shaped, late) == 0.0
+    assert there_and_back_s(1600, FRAMED, late) == there_and_back_s(1600, FRAMED)
+
+
+def test_what_follows_a_late_message_makes_up_for_it() -> None:
+    """Sixteen pieces of two connections on one link: each message's end is late, and the link is none the slower."""
+    links = Links(
+        s_per_byte=(1e-6,) * 6,
+        paths=lambda pair: (pair[0], 3 + pair[1]),
+        latency_s=lambda _: 0.0,
+        burst_bytes=(100.0,) * 6,
+        frame_bytes=(100,) * 6,
+    )
+    ring, world = COLLECTIVES.parse("ring"), World(num_workers=3)
+    free, late = (
+        exchanged(ring, "scatter", world, 24_000, 1, links, replace(FREE, shaper_late_s=late_s)).ends_s
+        for late_s in (0.0, 50e-6)
+    )
+    assert late[1:] == pytest.approx([end_s + 50e-6 for end_s in free[1:]])
+
+
 def test_messages_that_are_handed_over_together_are_cut_as_one() -> None:
     """Two workers' ring of four messages each: the first two go together, in super-frames of 50,000; the others one by
     one, when what they wait for has come. All of 40,000 bytes and a header."""
