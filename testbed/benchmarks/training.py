@@ -14,7 +14,7 @@ from rich.console import Console
 
 from testbed.benchmarks.targets import Benchmarks, Row, degraded_runs, quietly, require_standing, target_row
 from testbed.errors import RunFailedError
-from testbed.experiment.experiment import validate
+from testbed.experiment.experiment import Experiment, validate
 from testbed.record.summary import Summary
 from testbed.report.terminal.summary import LiveProgress
 from testbed.runner.run import RunStoppedError, run_experiment
@@ -37,15 +37,24 @@ _LAYERS: Final[Mapping[str, Any]] = {"name": "bench-training", "workers": 4, **E
 
 
 def trained(spec: Mapping[str, Any]) -> Summary:
-    """What a run of the spec measured. Raises RunFailedError where it ended early, measured no iteration, or its
-    numbers do not stand."""
+    """What a run of the spec measured, with what computing alone takes. Raises RunFailedError as measured_run()
+    does."""
+    summary = measured_run(validate(dict(spec)))
+    if summary.compute_only_time_s is None:
+        raise RunFailedError("; ".join(summary.reasons) or "the run measured no computing alone")
+    return summary
+
+
+def measured_run(experiment: Experiment) -> Summary:
+    """What a run measured. Raises RunFailedError where it ended early, measured no iteration, or its numbers do not
+    stand."""
     quiet = LiveProgress(Console(quiet=True), enabled=False)
     with tempfile.TemporaryDirectory(prefix="testbed-bench-") as output:
         try:
-            summary = run_experiment(validate(dict(spec)), output=Path(output), progress=quiet)
+            summary = run_experiment(experiment, output=Path(output), progress=quiet)
         except RunStoppedError as stopped:
             raise RunFailedError(stopped.summary.reasons[0]) from stopped
-    if summary.iteration_time_s is None or summary.compute_only_time_s is None:
+    if summary.iteration_time_s is None:
         raise RunFailedError("; ".join(summary.reasons) or "the run measured no iteration")
     require_standing("the run", summary.outcome, summary.reasons)
     return summary

@@ -259,6 +259,25 @@ def bench_predictions(
     _bench_targets(benchmarks(), only, as_json=as_json)
 
 
+@commands.command("simulation", epilog=EPILOG, short_help="The flow simulation beside measurements.")
+def bench_simulation(
+    only: Annotated[str, typer.Option(help="Of the runs only these, by their names, and `cost`.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run jobs on emulated links, and hold the flow simulation to their iterations.
+
+    4 to 16 workers on a star, a dumbbell, leaves and a spine, a torus and a fat tree, alone and two jobs beside each
+    other: the error of each (target 5 %). cost: what simulating 16 to 16,384 workers takes. About 8 minutes.
+
+    Example: testbed bench simulation --only star_4,two_jobs_dumbbell,cost
+    """
+    from testbed.benchmarks.simulation import benchmarks
+
+    set_up_logging(verbose)
+    _bench_targets(benchmarks(), only, as_json=as_json)
+
+
 @commands.command("sweeps", epilog=EPILOG, short_help="The sweeps of the package: minutes, and runs that are valid.")
 def bench_sweeps(
     only: Annotated[str, typer.Option(help="Only these, by their names as `testbed examples` lists them.")] = "",

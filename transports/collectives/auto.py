@@ -100,12 +100,25 @@ class Auto(Collective):
         """See :class:`Collective`."""
         return _choose(self, world, num_elements * element_bytes)
 
+    @property
+    def way(self) -> NetworkInfo:
+        """Latency and rate, known or not."""
+        return NetworkInfo(
+            latency_s=DEFAULT_LATENCY_S if self.latency_s is None else self.latency_s,
+            rate_bps=DEFAULT_RATE_BPS if self.rate_bps is None else self.rate_bps,
+        )
+
+    def candidate(self, kind: str) -> Collective:
+        """The one of that kind, with what is known of the links."""
+        return COLLECTIVES.parse(kind).with_network_info(self.way)
+
     def cost_s(self, kind: str, world: World, size_bytes: int) -> float:
         """What an all-reduce of that size is said to cost with a candidate."""
+        way = self.way
         links = Links.star(
             world.size,
-            rate_bps=DEFAULT_RATE_BPS if self.rate_bps is None else self.rate_bps,
-            latency_s=DEFAULT_LATENCY_S if self.latency_s is None else self.latency_s,
+            rate_bps=way.rate_bps,
+            latency_s=way.latency_s,
             queue_bytes=DEFAULT_QUEUE_BYTES if self.queue_bytes is None else self.queue_bytes,
             burst_bytes=self.burst_bytes or 0,
             frame_bytes=PACKET_BYTES if self.frame_bytes is None else self.frame_bytes,
@@ -121,7 +134,7 @@ class Auto(Collective):
             addition_s_per_byte=addition_s_per_byte,
             shaper_late_s=DEFAULT_COSTS.shaper_late_s if self.shaper_late_s is None else self.shaper_late_s,
         )
-        return exchange_s(_priced(kind, size_bytes), _ALL_REDUCE, world, size_bytes, 1, links, costs)
+        return exchange_s(_priced(self.candidate(kind), size_bytes), _ALL_REDUCE, world, size_bytes, 1, links, costs)
 
     def schedule(
         self,
@@ -138,8 +151,7 @@ class Auto(Collective):
         return schedule(chosen, operation, world, participant, num_elements, element_bytes=element_bytes, root=root)
 
 
-def _priced(kind: str, size_bytes: int) -> Collective:
-    candidate = COLLECTIVES.parse(kind)
+def _priced(candidate: Collective, size_bytes: int) -> Collective:
     if isinstance(candidate, Segmented):
         segment_bytes = max(candidate.segment_bytes, size_bytes // NUM_PRICED_SEGMENTS)
         return candidate.model_copy(update={"segment_bytes": segment_bytes})
@@ -156,7 +168,7 @@ def _least_s(auto: Auto, kind: str, world: World, size_bytes: int) -> float:
     for (participant, _), count in sent_bytes(candidate, _ALL_REDUCE, world, size_bytes, 1).items():
         sent[participant] += count.payload_bytes
     at_once = (auto.burst_bytes or 0) + (PACKET_BYTES if auto.frame_bytes is None else auto.frame_bytes)
-    return (max(sent) - at_once) * 8 / (DEFAULT_RATE_BPS if auto.rate_bps is None else auto.rate_bps)
+    return (max(sent) - at_once) * 8 / auto.way.rate_bps
 
 
 @lru_cache(maxsize=NUM_CHOICES)
@@ -167,4 +179,4 @@ def _choose(auto: Auto, world: World, size_bytes: int) -> Collective:
         if not costs_s or _least_s(auto, kind, world, size_bytes) <= NEAR * min(costs_s.values()):
             costs_s[kind] = auto.cost_s(kind, world, size_bytes)
     least_s = min(costs_s.values())
-    return COLLECTIVES.parse(next(kind for kind, cost_s in costs_s.items() if cost_s <= NEAR * least_s))
+    return auto.candidate(next(kind for kind, cost_s in costs_s.items() if cost_s <= NEAR * least_s))

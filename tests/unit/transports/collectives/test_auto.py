@@ -165,3 +165,11 @@ def test_a_large_buffer_is_priced_in_fewer_messages_and_costs_the_same(
 def test_candidates_that_cannot_be_are_refused(candidates: list[str], what: str) -> None:
     with pytest.raises(ValidationError, match=what):
         Auto.model_validate({"candidates": candidates})
+
+
+def test_candidates_know_the_links_as_well() -> None:
+    """A tree may have more under way where the way is long."""
+    far = Auto.model_validate({"candidates": ("tree",)}).with_network_info(NetworkInfo(latency_s=10e-3, rate_bps=1e9))
+    chosen = far.chosen(far.world(4), 2_500_000, element_bytes=4)
+    assert chosen == COLLECTIVES.parse({"kind": "tree", "credit": "5MB"})
+    assert far.cost_s("tree", far.world(4), 10_000_000) < 0.65, "0.73 with a credit of 128 KiB"
