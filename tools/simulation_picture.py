@@ -1,7 +1,9 @@
 """Draws what a simulation costs over the number of workers.
 
-testbed bench simulation --only cost --json > cost.json
-python tools/simulation_picture.py cost.json docs/images/simulation_cost.svg
+    testbed bench simulation --only cost --json > cost.json
+    python tools/simulation_picture.py cost.json docs/images/simulation_cost.svg
+
+Seconds are those of the whole command, with its start.
 """
 
 import json

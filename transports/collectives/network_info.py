@@ -27,3 +27,8 @@ class NetworkInfo(BaseModel):
     """Payload that a link lets pass in one piece at any time; None: not known."""
     costs: Costs = DEFAULT_COSTS
     """What hosts add to links."""
+
+    @property
+    def two_round_trips_bytes(self) -> int:
+        """What the slowest link carries in two round trips: with as much under way no sender waits for answers."""
+        return round(2 * 2 * self.latency_s * self.rate_bps / 8)

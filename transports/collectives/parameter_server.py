@@ -69,8 +69,7 @@ class ParameterServer(Segmented):
         """See :class:`Collective`."""
         if not self._is_paced:
             return self
-        two_round_trips_bytes = round(2 * 2 * info.latency_s * info.rate_bps / 8)
-        return self.model_copy(update={"credit_bytes": max(self.credit_bytes, two_round_trips_bytes)})
+        return self.model_copy(update={"credit_bytes": max(self.credit_bytes, info.two_round_trips_bytes)})
 
     @property
     def goes_by_hosts(self) -> bool:

@@ -39,8 +39,7 @@ class Tree(Segmented):
 
     def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
         """See :class:`Collective`."""
-        two_round_trips_bytes = round(2 * 2 * info.latency_s * info.rate_bps / 8)
-        return self.model_copy(update={"credit_bytes": max(self.credit_bytes, two_round_trips_bytes)})
+        return self.model_copy(update={"credit_bytes": max(self.credit_bytes, info.two_round_trips_bytes)})
 
     @property
     def goes_by_hosts(self) -> bool:
