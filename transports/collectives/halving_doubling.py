@@ -11,16 +11,18 @@ message of the round before is still to come, so that it costs nothing where suc
 """
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
+
+from pydantic import Field
 
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, StepKind, World
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.schedules.folding import Folding, fold
 from transports.collectives.schedules.segments import parts
+from transports.units import Size
 
-ANNOUNCED_BYTES: Final = 512 * 1024
-"""Of an exchange: with more, a worker sends only when the other has said that it is through with the round before."""
-ANNOUNCED_FOLDED_BYTES: Final = 64 * 1024
-"""The same of the first exchange where the other may still be getting a folded worker's values: not by chance."""
+MIN_ANNOUNCED_BYTES: Final = 64 * 1024
+"""Shorter exchanges are not announced on any links, since they wait for messages and not for bytes."""
 MIN_SEGMENTS: Final = 2
 """So many messages in each exchange, if they are not too short: the first half is added while the second comes."""
 
@@ -30,6 +32,30 @@ class HalvingDoubling(Segmented):
     """Recursive halving, then recursive doubling; with two more rounds when N is no power of two."""
 
     operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce",))
+
+    announced_bytes: Size = Field(512 * 1024, alias="announced", gt=0)
+    """Of an exchange: with more, a worker sends only when the other has said that it is through with the round before;
+    two round trips of the links where these are less, are known, and carry 64 KiB or more."""
+
+    def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
+        """See :class:`Collective`. Of an exchange that takes two round trips, the message before its announcement takes
+        one latency or longer, so that it hides the announcement's way."""
+        hidden_bytes = max(MIN_ANNOUNCED_BYTES, info.two_round_trips_bytes)
+        return self.model_copy(update={"announced_bytes": min(self.announced_bytes, hidden_bytes)})
+
+    @property
+    def goes_by_hosts(self) -> bool:
+        """See :class:`Collective`."""
+        return True
+
+    def is_announced(self, number: int, num_rounds: int, *, folds: bool, num_bytes: float) -> bool:
+        """Whether a round of so many bytes, of `num_rounds` that add and as many that spread, begins with a word of
+        both; `folds`: some workers are folded into others before."""
+        if number == num_rounds:  # with the peer that was the last to add: nobody else sends to it
+            return False
+        if not number:  # the other may still be getting a folded worker's values, and not by chance
+            return folds and num_bytes > min(self.announced_bytes, MIN_ANNOUNCED_BYTES)
+        return num_bytes > self.announced_bytes
 
     def schedule(
         self,
@@ -69,7 +95,7 @@ class HalvingDoubling(Segmented):
                 longest_bytes = element_bytes * max(sent.count, received.count)  # the same for both
                 ready = [Chunk("scratch", 2 * number + each, 1) for each in range(2)]
                 after = tuple(came)
-                if is_announced(number, len(rounds), folds=folds, num_bytes=longest_bytes):
+                if self.is_announced(number, len(rounds), folds=folds, num_bytes=longest_bytes):
                     yield Step("send", ready[0], peer, after=tuple(came[:-1]))
                     yield Step("receive", ready[1], peer)
                     after = (*came, ready[1])
@@ -79,16 +105,6 @@ class HalvingDoubling(Segmented):
                 came = [Chunk("output", *each) for each in segments]
                 yield from (Step(kind, chunk, peer) for chunk in came)
         yield from folding.spread(everything)
-
-
-def is_announced(number: int, num_rounds: int, *, folds: bool, num_bytes: float) -> bool:
-    """Whether a round of so many bytes, of `num_rounds` that add and as many that spread, begins with a word of both;
-    `folds`: some workers are folded into others before."""
-    if number == num_rounds:  # with the peer that was the last to add: nobody else sends to it
-        return False
-    if not number:
-        return folds and num_bytes > ANNOUNCED_FOLDED_BYTES
-    return num_bytes > ANNOUNCED_BYTES
 
 
 def _halving(position: int, size: int) -> list[tuple[int, range, range]]:

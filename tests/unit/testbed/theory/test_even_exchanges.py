@@ -5,6 +5,7 @@ import pytest
 from testbed.theory.even_exchanges import EVEN_EXCHANGES, BetweenWorkers
 from transports.collectives.base import COLLECTIVES, World
 from transports.collectives.costs import FREE
+from transports.collectives.network_info import NetworkInfo
 from transports.collectives.timing import Links, exchange_s
 
 
@@ -17,6 +18,7 @@ def test_a_closed_form_is_the_cost_models_time(
 ) -> None:
     links = Links.star(num_workers, rate_bps=rate_bps, latency_s=latency_s)
     world, collective = World(num_workers=num_workers), COLLECTIVES.parse(name)
+    collective = collective.with_network_info(NetworkInfo(latency_s=latency_s, rate_bps=rate_bps))
     said_s = exchange_s(collective, "all_reduce", world, size_bytes // 4, 4, links, FREE)
     found_s = EVEN_EXCHANGES[name](num_workers, size_bytes, rate_bps=rate_bps, latency_s=latency_s)
     assert found_s == pytest.approx(said_s, rel=0.001)
