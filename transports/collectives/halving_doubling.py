@@ -5,9 +5,9 @@ Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thak
 2005, section 4.5.
 
 A round begins when all of the round before has come, and, if it is long, when the other worker has said the same of its
-own: with messages of two rounds under way, two senders would share a receiver's link, whose queue overflows, and
-connections idle that wait for the other's, more of them in each round. What is said is one element, sent while the last
-message of the round before is still to come, so that it costs nothing where such a message takes longer than the way.
+own: with messages of two rounds under way, two senders would share a receiver's link, and who is late by a little makes
+those that it exchanges with next late by twice as much. What is said is one element, sent when as much of the round
+before is still to come as the links carry meanwhile: it costs nothing, and nobody is more than that ahead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,19 @@ from pydantic import Field
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, StepKind, World
 from transports.collectives.network_info import NetworkInfo
 from transports.collectives.schedules.folding import Folding, fold
-from transports.collectives.schedules.segments import parts
+from transports.collectives.schedules.segments import Segments, parts, split
 from transports.units import Size
 
+DEFAULT_LEFT_BYTES: Final = 128 * 1024
+"""Where nothing is known of the links."""
+MIN_LEFT_BYTES: Final = 2 * 1448
+"""On any links that are known: two segments of Ethernet's MTU, the shortest super-frame that Linux makes
+(net.ipv4.tcp_min_tso_segs). What is shorter does not come apart from what is before it."""
+ANNOUNCED_LATENCIES: Final = 4
+"""An exchange is announced if it has more than so many times what is left of the one before: that one, half as long at
+least, has as much."""
 MIN_ANNOUNCED_BYTES: Final = 64 * 1024
-"""Shorter exchanges are not announced on any links, since they wait for messages and not for bytes."""
+"""On any links: shorter exchanges wait for messages and not for bytes."""
 MIN_SEGMENTS: Final = 2
 """So many messages in each exchange, if they are not too short: the first half is added while the second comes."""
 
@@ -33,29 +41,20 @@ class HalvingDoubling(Segmented):
 
     operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce",))
 
-    announced_bytes: Size = Field(512 * 1024, alias="announced", gt=0)
-    """Of an exchange: with more, a worker sends only when the other has said that it is through with the round before;
-    two round trips of the links where these are less, are known, and carry 64 KiB or more."""
+    left_bytes: Size | None = Field(None, alias="left", gt=0)
+    """Of the exchange before a long one: a worker announces that it is through with it when so much is still to come.
+    Open: what the links carry in one latency, two packets at least; 128 KiB where they are not known."""
 
     def with_network_info(self, info: NetworkInfo, *, tensors: tuple[int, ...] = ()) -> Self:  # noqa: ARG002 (it takes buffers whole)
-        """See :class:`Collective`. Of an exchange that takes two round trips, the message before its announcement takes
-        one latency or longer, so that it hides the announcement's way."""
-        hidden_bytes = max(MIN_ANNOUNCED_BYTES, info.two_round_trips_bytes)
-        return self.model_copy(update={"announced_bytes": min(self.announced_bytes, hidden_bytes)})
+        """See :class:`Collective`."""
+        if self.left_bytes is not None:
+            return self
+        return self.model_copy(update={"left_bytes": max(MIN_LEFT_BYTES, info.latency_bytes)})
 
     @property
     def goes_by_hosts(self) -> bool:
         """See :class:`Collective`."""
-        return True
-
-    def is_announced(self, number: int, num_rounds: int, *, folds: bool, num_bytes: float) -> bool:
-        """Whether a round of so many bytes, of `num_rounds` that add and as many that spread, begins with a word of
-        both; `folds`: some workers are folded into others before."""
-        if number == num_rounds:  # with the peer that was the last to add: nobody else sends to it
-            return False
-        if not number:  # the other may still be getting a folded worker's values, and not by chance
-            return folds and num_bytes > min(self.announced_bytes, MIN_ANNOUNCED_BYTES)
-        return num_bytes > self.announced_bytes
+        return self.left_bytes is None
 
     def schedule(
         self,
@@ -71,14 +70,31 @@ class HalvingDoubling(Segmented):
         return list(self._all_reduce(fold(world.num_workers, participant), num_elements, element_bytes))
 
     def _all_reduce(self, folding: Folding, num_elements: int, element_bytes: int) -> Iterator[Step]:
-        everything = self.segments(0, num_elements, element_bytes, MIN_SEGMENTS)
-        yield from folding.gather(everything)
+        left_bytes = DEFAULT_LEFT_BYTES if self.left_bytes is None else self.left_bytes
+        announced_bytes = max(MIN_ANNOUNCED_BYTES, ANNOUNCED_LATENCIES * left_bytes)
+        num_rounds = len(folding.members).bit_length() - 1
+        # By what an exchange has on the whole, and not with one peer: others' rounds are announced where these are.
+        exchanged_bytes = [num_elements * element_bytes / 2 ** (number + 1) for number in range(num_rounds)]
+        announced = [each > announced_bytes for each in (*exchanged_bytes, *reversed(exchanged_bytes))]
+        if len(folding.members) == folding.num_workers:
+            announced[0] = False  # nobody sends to anybody yet
+        announced[num_rounds] = False  # with the peer that was the last to add: nobody else sends to it
+        announced.append(False)  # after the last round
+        num_left = max(1, left_bytes // element_bytes)
+
+        def messages(start: int, count: int, turn: int) -> Segments:
+            """Of the exchange before a turn: two, if they are not too short, and with an end of its own for what is
+            left when that is announced."""
+            cut = self.segments(start, count, element_bytes, MIN_SEGMENTS)
+            return split(cut, start + count - num_left) if announced[turn] else cut
+
+        yield from folding.gather(messages(0, num_elements, 0))
         if folding.position is not None:
             size = len(folding.members)
-            cut = [start for start, _ in parts(num_elements, size)] + [num_elements]
+            ends = [start for start, _ in parts(num_elements, size)] + [num_elements]
 
             def chunk(part: range) -> Chunk:
-                return Chunk("output", cut[part.start], cut[part.stop] - cut[part.start])
+                return Chunk("output", ends[part.start], ends[part.stop] - ends[part.start])
 
             rounds = [
                 (folding.members[position], chunk(sent), chunk(kept))
@@ -89,22 +105,22 @@ class HalvingDoubling(Segmented):
                 *(("receive", peer, kept, sent) for peer, sent, kept in reversed(rounds)),
             ]
             # What came last, in messages: of those that others have folded into, all; of the others nothing.
-            came = [Chunk("output", *each) for each in everything] if folding.partner is not None else []
-            folds = len(folding.members) < folding.num_workers
-            for number, (kind, peer, sent, received) in enumerate(turns):
-                longest_bytes = element_bytes * max(sent.count, received.count)  # the same for both
-                ready = [Chunk("scratch", 2 * number + each, 1) for each in range(2)]
+            came = (
+                [Chunk("output", *each) for each in messages(0, num_elements, 0)] if folding.partner is not None else []
+            )
+            for turn, (kind, peer, sent, received) in enumerate(turns):
+                ready = [Chunk("scratch", 2 * turn + each, 1) for each in range(2)]
                 after = tuple(came)
-                if self.is_announced(number, len(rounds), folds=folds, num_bytes=longest_bytes):
-                    yield Step("send", ready[0], peer, after=tuple(came[:-1]))
+                if announced[turn]:
+                    left = came[-1].start + came[-1].count - num_left if came else 0
+                    yield Step("send", ready[0], peer, after=tuple(each for each in came if each.start < left))
                     yield Step("receive", ready[1], peer)
                     after = (*came, ready[1])
-                for start, count in self.segments(sent.start, sent.count, element_bytes, MIN_SEGMENTS):
+                for start, count in messages(sent.start, sent.count, turn + 1):
                     yield Step("send", Chunk("output", start, count), peer, after=after)
-                segments = self.segments(received.start, received.count, element_bytes, MIN_SEGMENTS)
-                came = [Chunk("output", *each) for each in segments]
-                yield from (Step(kind, chunk, peer) for chunk in came)
-        yield from folding.spread(everything)
+                came = [Chunk("output", *each) for each in messages(received.start, received.count, turn + 1)]
+                yield from (Step(kind, each, peer) for each in came)
+        yield from folding.spread(self.segments(0, num_elements, element_bytes, MIN_SEGMENTS))
 
 
 def _halving(position: int, size: int) -> list[tuple[int, range, range]]:

@@ -29,6 +29,11 @@ class NetworkInfo(BaseModel):
     """What hosts add to links."""
 
     @property
+    def latency_bytes(self) -> int:
+        """What the slowest link carries while a message travels."""
+        return round(self.latency_s * self.rate_bps / 8)
+
+    @property
     def two_round_trips_bytes(self) -> int:
         """What the slowest link carries in two round trips: with as much under way no sender waits for answers."""
-        return round(2 * 2 * self.latency_s * self.rate_bps / 8)
+        return 2 * 2 * self.latency_bytes

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
 from transports.collectives.network_info import NetworkInfo
 from transports.collectives.schedules import direct
-from transports.collectives.schedules.segments import parts
+from transports.collectives.schedules.segments import Segments, parts
 from transports.errors import OptionError
 from transports.units import Size
 
@@ -114,7 +114,7 @@ class ParameterServer(Segmented):
 
 
 def _work(
-    servers: Sequence[int], pushed: Sequence[direct.Segments], pulled: Sequence[direct.Segments], participant: int
+    servers: Sequence[int], pushed: Sequence[Segments], pulled: Sequence[Segments], participant: int
 ) -> Iterator[Step]:
     """Push all, then pull all."""
     order = _order(participant, len(servers))
@@ -125,7 +125,7 @@ def _work(
 
 
 def _work_pipelined(
-    servers: Sequence[int], shards: Sequence[direct.Segments], num_ahead: int, participant: int
+    servers: Sequence[int], shards: Sequence[Segments], num_ahead: int, participant: int
 ) -> Iterator[Step]:
     """Push a message when the one `num_ahead` before it has come back as a sum.
 
@@ -147,9 +147,7 @@ def _order(first: int, size: int) -> list[int]:
     return [(first + offset) % size for offset in range(size)]
 
 
-def _serve(
-    workers: Sequence[int], number: int, pushed: direct.Segments, pulled: direct.Segments, shard_start: int
-) -> Iterator[Step]:
+def _serve(workers: Sequence[int], number: int, pushed: Segments, pulled: Segments, shard_start: int) -> Iterator[Step]:
     """The server's `output` is its shard alone."""
     first, *others = workers
     for start, count in pushed:

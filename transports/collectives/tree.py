@@ -17,7 +17,8 @@ from pydantic import Field
 
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
 from transports.collectives.network_info import NetworkInfo
-from transports.collectives.schedules import binomial, direct
+from transports.collectives.schedules import binomial
+from transports.collectives.schedules.segments import Segments
 from transports.units import Size
 
 MIN_SEGMENTS: Final = 16
@@ -68,7 +69,7 @@ class Tree(Segmented):
         return list(_all_reduce(participant, world.num_workers, segments, num_ahead, root))
 
 
-def _all_reduce(participant: int, size: int, segments: direct.Segments, num_ahead: int, root: int) -> Iterator[Step]:
+def _all_reduce(participant: int, size: int, segments: Segments, num_ahead: int, root: int) -> Iterator[Step]:
     """Send a segment up when the one `num_ahead` before it has come back."""
     for position, segment in enumerate(segments):
         after: tuple[Chunk, ...] = ()

@@ -8,8 +8,7 @@ owner's link at once.
 from collections.abc import Iterator, Sequence
 
 from transports.collectives.base import Chunk, Step
-
-Segments = Sequence[tuple[int, int]]
+from transports.collectives.schedules.segments import Segments
 
 
 def push(members: Sequence[int], owners: Sequence[int], shards: Sequence[Segments], participant: int) -> Iterator[Step]:

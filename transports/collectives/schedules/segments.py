@@ -1,6 +1,10 @@
 """How a buffer is cut: into the participants' parts, and a part into the messages that it travels in."""
 
+from collections.abc import Sequence
 from typing import Final
+
+Segments = Sequence[tuple[int, int]]
+"""(start, count) of each, in elements."""
 
 MIN_SEGMENT_BYTES: Final = 32 * 1024
 """A part is not cut into shorter messages only to have more of them."""
@@ -21,3 +25,12 @@ def segments(
     per_segment = max(1, longest // element_bytes)
     num_segments = -(-count // per_segment)
     return [(start + offset, length) for offset, length in parts(count, num_segments)] if num_segments else []
+
+
+def split(cut: Segments, at: int) -> Segments:
+    """The same, and the segment that lies on both sides of that element is cut there."""
+    found: list[tuple[int, int]] = []
+    for start, count in cut:
+        before = at - start
+        found += [(start, before), (at, count - before)] if 0 < before < count else [(start, count)]
+    return found

@@ -10,6 +10,7 @@ from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_col
 from testbed.theory.simulation.transfers import TaskGraph
 from tests.unit.testbed.theory.simulation.networks import RATE_BPS, network
 from transports.collectives.base import COLLECTIVES, Collective, Operation
+from transports.collectives.network_info import NetworkInfo
 
 BYTES_PER_S = RATE_BPS / 8
 CLOSE = 1e-3
@@ -64,7 +65,9 @@ def test_halving_doubling_in_rounds(num_workers: int, delay_s: float) -> None:
 @pytest.mark.parametrize("delay_s", [0.0, 1e-3, 20e-3])
 def test_halving_doubling_in_rounds_that_are_announced(num_workers: int, delay_s: float) -> None:
     size_bytes = 64 << 20
-    found_s = simulated_s("halving_doubling", num_workers, size_bytes, delay_s=delay_s)
+    known = NetworkInfo(latency_s=2 * delay_s, rate_bps=RATE_BPS)
+    collective = COLLECTIVES.parse("halving_doubling").with_network_info(known)
+    found_s = simulated_s(collective, num_workers, size_bytes, delay_s=delay_s)
     expected_s = halving_doubling_s(num_workers, size_bytes, rate_bps=RATE_BPS, latency_s=2 * delay_s)
     assert found_s == pytest.approx(expected_s, rel=CLOSE)
 
