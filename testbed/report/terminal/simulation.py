@@ -55,8 +55,8 @@ def render_simulation(found: Simulation, console: Console) -> None:
         console.print("  the spec does not say how long computing takes: this is communication alone", highlight=False)
     shown = ", ".join(time_text(each) for each in found.exchanged_s[:8])
     more = f" and {len(found.exchanged_s) - 8} more" if len(found.exchanged_s) > 8 else ""
-    console.print(f"  exchanges of the first iteration: {shown}{more}", highlight=False)
-    table = Table("busiest links", "carry", "of their rate")
+    console.print(f"  exchanges of an iteration: {shown}{more}", highlight=False)
+    table = Table("busiest links", "carry in an iteration", "of their rate")
     for link in found.busiest:
         table.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
     console.print(table)

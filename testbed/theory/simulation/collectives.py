@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -56,7 +55,8 @@ def add_collective(
     entries: Sequence[int],
 ) -> list[int]:
     """Add all messages of one operation; participant p begins after the task `entries[p]`, and is through with the task
-    of the same place in what is returned."""
+    of the same place in what is returned: when all that it waits for has come. What it sends the kernel has by then,
+    and it goes on while that leaves, before what the same connection gets later."""
     every = schedules(collective, operation, world, num_elements, element_bytes)
     orders = every.orders
     tasks = [
@@ -67,18 +67,18 @@ def add_collective(
         for (peer, direction), indices in order.lanes.items():
             if direction != "send":
                 continue
-            sending = [tasks[participant][index] for index in indices]
+            names = exchangers.names[participant], exchangers.names[peer]
             receiving = [tasks[peer][index] for index in orders[peer].lanes[participant, "receive"]]
-            for before, after in pairwise(sending):
-                graph.after_sent(before, after)
-            for sent, received in zip(sending, receiving, strict=True):
-                graph.after(sent, received)
+            for index, received in zip(indices, receiving, strict=True):
+                graph.on_connection(*names, tasks[participant][index])
+                graph.after(tasks[participant][index], received)
     exits = []
     for participant in range(world.size):
         through = graph.work()
         graph.after(entries[participant], through)
         for step, task in zip(every[participant], tasks[participant], strict=True):
-            (graph.after_sent if step.kind == "send" else graph.after)(task, through)
+            if step.kind != "send":
+                graph.after(task, through)
         exits.append(through)
     return exits
 
@@ -106,10 +106,16 @@ def _add_steps(
             adds = step.kind in ("reduce", "add")
             duration_s = costs.addition_s_per_byte * step.chunk.count * element_bytes if adds else 0.0
             tasks.append(graph.work(duration_s, resource=exchangers.first_resource + participant))
+    before: list[list[int]] = [[] for _ in steps]
     for index, task in enumerate(tasks):
         if not order.num_predecessors[index]:
             graph.after(entry, task)
-        then = graph.after_sent if steps[index].kind == "send" else graph.after
         for later in order.successors[index]:
-            then(task, tasks[later])
+            before[later].append(index)
+            if steps[index].kind != "send":
+                graph.after(task, tasks[later])
+                continue
+            # What overwrites values that are sent waits until the kernel has them: for what sending them waits for.
+            for handed in [tasks[each] for each in before[index]] or [entry]:
+                graph.after(handed, tasks[later])
     return tasks

@@ -38,7 +38,7 @@ from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_col
 from testbed.theory.simulation.fair_sharing import Floats
 from testbed.theory.simulation.network import SimulatedNetwork
 from testbed.theory.simulation.symmetric import SymmetricExchange, messages_of
-from testbed.theory.simulation.transfers import TaskGraph, Timeline
+from testbed.theory.simulation.transfers import TaskGraph
 from testbed.traces.table import LayerTable
 from transports.collectives.base import Collective, World
 from transports.collectives.in_network import InNetwork
@@ -51,6 +51,8 @@ _MANY: Final = 256
 """Participants, beyond which not all are looked at for the two that are farthest from each other."""
 EXPANDED_MESSAGES: Final = 20_000
 """Up to here a schedule is expanded even where all workers do the same."""
+WARMUP: Final = 1
+"""Iterations before those that count: what the last one leaves on links is there when the next one begins."""
 Method = Literal["messages", "steps"]
 
 
@@ -59,6 +61,7 @@ class LinkUse(NamedTuple):
 
     name: str
     num_bytes: float
+    """In an iteration, in the mean."""
     utilisation: float
     """Of its rate, over all simulated time."""
 
@@ -76,13 +79,13 @@ class Simulation:
     num_tasks: int
     """Messages, pieces of work and joins; or steps."""
     iterations_s: tuple[tuple[float, ...], ...]
-    """Of each job, how long each iteration took."""
+    """Of each job, how long each iteration took; the first one that was simulated, from idle links, is none of them."""
     compute_s: float | None
     """Computing of a worker that nothing slows; None: the spec does not say, and nothing is computed."""
     alone_s: float | None
     """What a worker of the slowest job takes alone, slowdowns included: the harmonic mean over them."""
     exchanged_s: tuple[float, ...]
-    """Of each bucket of the first job's first iteration: from the last worker's start to the last one's end."""
+    """Of each bucket of the first of the first job's iterations: from the last worker's start to the last one's end."""
     busiest: tuple[LinkUse, ...]
     """The links that were in use most, at most ten."""
     assumptions: tuple[str, ...] = ()
@@ -124,7 +127,8 @@ def simulate(
     buckets: Sequence[int] | None = None,
     collective: Collective | None = None,
 ) -> Simulation:
-    """Simulate so many iterations of so many jobs that are alike, placed one after the other. `buckets` are a plan's,
+    """Simulate so many iterations of so many jobs that are alike, placed one after the other, and one before them that
+    does not count: links are still in use when an iteration begins, but for the first. `buckets` are a plan's,
     in elements; None: those that the fusion makes where an all-reduce takes what it takes in the simulation; where an
     engine joins what is ready they decide nothing. `collective` is a plan's, which knows more than the simulation has;
     None: the experiment's, which knows latency and rate of the simulated links. Raises SpecError for what cannot be
@@ -208,11 +212,11 @@ class _Simulator:
         self._jobs = [self._job(number) for number in range(num_jobs)]
         self._collective = self._with_network_info() if collective is None else collective
         self._table = experiment.workload.timed_layers()
-        jobs, iterations = range(num_jobs), range(num_iterations)
+        jobs, iterations = range(num_jobs), range(WARMUP + num_iterations)
         self._factors = [[self._drawn(job, iteration) for iteration in iterations] for job in jobs]
         # Refuses what cannot be right, whatever the buckets.
         planned = self._planned(buckets_of(experiment, self._all_reduce_s) if buckets is None else buckets)
-        self._buckets = [[planned] * num_iterations] * num_jobs
+        self._buckets = [[planned] * len(iterations)] * num_jobs
         if experiment.fusion.joins_ready:
             self._buckets = [[self._joined(self._factors[job][each]) for each in iterations] for job in jobs]
 
@@ -396,7 +400,8 @@ class _Simulator:
         for name, spec in resolve_hosts(self._experiment.hosts, names).items():
             if spec.slowdown is not None:
                 rank = job * self._num_workers + int(name[1:])
-                random = iteration_random(seed=self._experiment.seed, rank=rank, phase="measured", index=iteration)
+                phase, index = ("measured", iteration - WARMUP) if iteration >= WARMUP else ("warmup", iteration)
+                random = iteration_random(seed=self._experiment.seed, rank=rank, phase=phase, index=index)
                 factors[int(name[1:])] = spec.slowdown.draw(random)
         return factors
 
@@ -406,8 +411,7 @@ class _Simulator:
         exchange = self._steps()
         begins_s = np.zeros(self._num_workers)
         ended_s, exchanged_s = [0.0], []
-        for iteration in range(self._num_iterations):
-            factors = self._factors[0][iteration]
+        for iteration, factors in enumerate(self._factors[0]):
             free_s = begins_s
             for bucket in self._buckets[0][iteration]:
                 for each in bucket.exchanges:
@@ -419,13 +423,18 @@ class _Simulator:
                         starts_s,
                         sums_floats=each.sums_floats,
                     )
-                    if iteration == 0:
+                    if iteration == WARMUP:
                         exchanged_s.append(float(free_s.max() - starts_s.max()))
             updated_s = np.maximum(free_s, begins_s + self._passes_s * factors) + self._update_s * factors
             begins_s = np.maximum(updated_s, begins_s + self._input_s)
             ended_s.append(float(begins_s.max()))
         return self._simulation(
-            "steps", exchange.num_steps, [list(np.diff(ended_s))], exchanged_s, exchange.link_bytes, ended_s[-1]
+            "steps",
+            exchange.num_steps,
+            [list(np.diff(ended_s[WARMUP:]))],
+            exchanged_s,
+            exchange.link_bytes,
+            ended_s[-1],
         )
 
     def _steps(self) -> SymmetricExchange:
@@ -453,18 +462,17 @@ class _Simulator:
         for job in range(self._num_jobs):
             through: list[int] = [graph.work() for _ in self._jobs[job].names]
             ends.append([])
-            for iteration in range(self._num_iterations):
+            for iteration in range(WARMUP + self._num_iterations):
                 through, exchanged = self._add_iteration(graph, job, iteration, through)
                 ends[-1].append(through[-1])
-                if job == iteration == 0:
+                if job == 0 and iteration == WARMUP:
                     marks = exchanged
                 through = through[:-1]
         timeline = graph.run()
-        iterations = [list(np.diff([0.0, *(float(timeline.arrived_s[end]) for end in of_job)])) for of_job in ends]
+        iterations = [list(np.diff(timeline.arrived_s[of_job[WARMUP - 1 :]])) for of_job in ends]
         exchanged_s = [
             float(timeline.arrived_s[after].max() - timeline.arrived_s[before].max()) for before, after in marks
         ]
-        self.timeline: Timeline | None = timeline
         return self._simulation(
             "messages", len(graph), iterations, exchanged_s, timeline.link_bytes, timeline.makespan_s
         )
@@ -586,7 +594,11 @@ class _Simulator:
             alone_s=self._alone_s(iterations),
             exchanged_s=tuple(exchanged_s),
             busiest=tuple(
-                LinkUse(" -> ".join(self._network.hops[link]), float(link_bytes[link]), float(shares[link]))
+                LinkUse(
+                    " -> ".join(self._network.hops[link]),
+                    float(link_bytes[link]) / (WARMUP + self._num_iterations),
+                    float(shares[link]),
+                )
                 for link in order
                 if link_bytes[link]
             ),
@@ -597,7 +609,7 @@ class _Simulator:
         if self._table is None:
             return None
         slowest = max(range(self._num_jobs), key=lambda job: float(np.mean(iterations[job])))
-        return alone_s(self._table.compute_s, self._factors[slowest], input_s=self._input_s)
+        return alone_s(self._table.compute_s, self._factors[slowest][WARMUP:], input_s=self._input_s)
 
     def _left_out(self) -> Iterator[str]:
         if self._network.jitters_s.any() and any(_adds(self._chosen(each), each) for each in self._exchanges()):

@@ -46,6 +46,8 @@ class SymmetricExchange:
     def __post_init__(self) -> None:
         self.link_bytes = np.zeros(len(self.network))
         self._trees: dict[str | None, AggregationTree] = {}
+        self._senders_free_s: dict[tuple[tuple[int, ...], ...], Floats] = {}
+        """By the rings, when connections have sent what the exchanges so far gave them."""
 
     def all_reduce(
         self,
@@ -98,7 +100,8 @@ class SymmetricExchange:
 
     def _ring(self, phase: Rings, ready_s: Floats) -> Floats:
         """(workers,): when each is done; arrays of one phase are (rings, size)."""
-        members, segments = np.array([list(row) for row in phase.members]), phase.message_bytes
+        rings = tuple(tuple(row) for row in phase.members)
+        members, segments = np.array(rings), phase.message_bytes
         size = members.shape[1]
         pairs = [(int(a), int(b)) for row in members for a, b in zip(row, np.roll(row, -1), strict=True)]
         paths = self._paths(pairs)
@@ -115,10 +118,12 @@ class SymmetricExchange:
             jitters_s=self.network.path_jitters_s(paths).reshape(members.shape),
             travel_s=self.exchangers.travel_s,
             begins_s=ready_s[members],
+            senders_free_s=self._senders_free_s.get(rings, ready_s[members]),
         )
         steps.run(size - 1, adds=True)
         done_s = ready_s.copy()
         done_s[members] = steps.run(size - 1, adds=False)
+        self._senders_free_s[rings] = steps.senders_free_s
         self.num_steps += steps.num_computed
         return done_s
 
@@ -146,13 +151,14 @@ class _RingSteps:
         jitters_s: Floats,
         travel_s: Callable[[Floats, Floats], Floats],
         begins_s: Floats,
+        senders_free_s: Floats,
     ) -> None:
         self._sending_s, self._adding_s = sending_s, adding_s
         """Of one segment."""
         self._latencies_s, self._jitters_s, self._travel_s = latencies_s, jitters_s, travel_s
         self._begins_s = begins_s
         self._ready_s = np.stack([begins_s] * num_segments)
-        self._sender_free_s = begins_s.copy()
+        self.senders_free_s = np.maximum(begins_s, senders_free_s)
         self._adder_free_s = begins_s.copy()
         self._alike = float(np.ptp(sending_s)) <= STEADY * float(sending_s.max())
         self._draws = bool(jitters_s.any())
@@ -177,17 +183,18 @@ class _RingSteps:
             if nobody_waits and self._alike:
                 self._travel(left - 1, adding_s)  # one is left, after which all of the state is right
                 left = 1
-        done_s: Floats = np.maximum(self._ready_s.max(axis=0), self._sender_free_s)
+        # Not when all has left: the kernel has what is sent, and goes on while its worker does.
+        done_s: Floats = self._ready_s.max(axis=0)
         return done_s
 
     def _state(self, *, adds: bool) -> Floats:
         """All that decides what comes next."""
-        free_s = (self._sender_free_s, self._adder_free_s) if adds else (self._sender_free_s,)
+        free_s = (self.senders_free_s, self._adder_free_s) if adds else (self.senders_free_s,)
         return np.stack([*self._ready_s, *free_s])
 
     def _skip(self, passed_s: float) -> None:
         self._ready_s = self._ready_s + passed_s
-        self._sender_free_s = self._sender_free_s + passed_s
+        self.senders_free_s = self.senders_free_s + passed_s
         self._adder_free_s = self._adder_free_s + passed_s
 
     def _travel(self, num_steps: int, adding_s: float) -> None:
@@ -201,7 +208,7 @@ class _RingSteps:
         travelled_s = rounds * hops_s.sum(axis=1, keepdims=True) + passed_s[:, ends] - passed_s[:, ends - rest]
         self._ready_s = np.roll(self._ready_s, num_steps, axis=2) + travelled_s
         # Lower bounds, which do not decide anything in the step that follows.
-        self._sender_free_s = np.minimum(self._sender_free_s, self._ready_s[0])
+        self.senders_free_s = np.minimum(self.senders_free_s, self._ready_s[0])
         self._adder_free_s = np.minimum(self._adder_free_s, self._ready_s[0])
 
     def _step(self, adding_s: float) -> bool:
@@ -209,9 +216,9 @@ class _RingSteps:
         waited = False
         arrivals_s = []
         for ready_s in self._ready_s:
-            waited |= bool((self._sender_free_s > ready_s * (1 + STEADY)).any())
-            self._sender_free_s = np.maximum(ready_s, self._sender_free_s) + self._sending_s
-            arrived_s = np.roll(self._sender_free_s + self._travel_s(self._latencies_s, self._jitters_s), 1, axis=1)
+            waited |= bool((self.senders_free_s > ready_s * (1 + STEADY)).any())
+            self.senders_free_s = np.maximum(ready_s, self.senders_free_s) + self._sending_s
+            arrived_s = np.roll(self.senders_free_s + self._travel_s(self._latencies_s, self._jitters_s), 1, axis=1)
             waited |= bool((self._begins_s > arrived_s).any())
             arrived_s = np.maximum(arrived_s, self._begins_s)
             if adding_s:

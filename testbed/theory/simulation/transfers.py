@@ -48,6 +48,7 @@ class TaskGraph:
     """Of what limits transfers beside links, numbered after the links."""
     _rows: list[list[int]] = field(default_factory=list)
     _path_numbers: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _connections: dict[tuple[str, str], int] = field(default_factory=dict)
     _on_sent: list[tuple[int, int]] = field(default_factory=list)
     _on_arrival: list[tuple[int, int]] = field(default_factory=list)
 
@@ -99,6 +100,12 @@ class TaskGraph:
     def after(self, before: int, after: int) -> None:
         """`after` starts when `before` has arrived, or is done."""
         self._on_arrival.append((before, after))
+
+    def on_connection(self, source: str, target: str, task: int) -> None:
+        """What leaves after all that the connection from host to host had before."""
+        if (source, target) in self._connections:
+            self.after_sent(self._connections[source, target], task)
+        self._connections[source, target] = task
 
     def run(self, *, resolution: float = 0.0) -> "Timeline":
         """Simulate until everything is done. Of many transfers under way, the share `resolution` may end, each at its

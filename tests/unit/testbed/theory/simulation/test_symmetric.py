@@ -52,6 +52,27 @@ def test_a_ring_whose_links_differ_and_whose_workers_begin_late() -> None:
         assert by_steps.max() == pytest.approx(by_messages.max(), rel=2e-3)
 
 
+def test_a_worker_goes_on_while_what_it_sent_leaves_and_sends_after_that() -> None:
+    """Two rings, the second begun by each worker when it has what the first gives it; the slow link is in use all the
+    while, and its sender is through with the first before that has left."""
+    made, names = network(4, "star", overrides={("w1", "s0"): link(rate_bps=1e8)})
+    exchangers = Exchangers(names=names, wire_bytes=float)
+    collective = COLLECTIVES.parse("ring")
+    world, graph = collective.world(4), TaskGraph(made)
+    steps = SymmetricExchange(made, exchangers, world)
+    by_steps, through = [np.zeros(4)], [[graph.work() for _ in names]]
+    for _ in range(2):
+        by_steps.append(steps.all_reduce(collective, 400_000, 4, by_steps[-1], sums_floats=True))
+        through.append(add_collective(graph, exchangers, collective, "all_reduce", world, 400_000, 4, through[-1]))
+    timeline = graph.run()
+    for begun, exits in zip(by_steps, through, strict=True):
+        assert begun == pytest.approx(timeline.arrived_s[exits], rel=2e-3)
+    slow_s = 6 * 8 * 400_000 / 1e8  # of one ring: 6 parts of a quarter of 1.6 MB
+    assert by_steps[1].max() == pytest.approx(slow_s, rel=0.01)
+    assert by_steps[1][1] < 0.9 * slow_s
+    assert by_steps[2].max() == pytest.approx(2 * slow_s, rel=0.01)
+
+
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_a_hierarchy_by_steps_is_near(topology: object) -> None:
     for size_bytes in (64 * 1024, 10_000_000):

@@ -95,3 +95,17 @@ def test_many_flows_keep_every_link_within_its_rate() -> None:
     assert np.isfinite(timeline.arrived_s).all()
     busy_s = 8 * timeline.link_bytes / graph.network.rates_bps
     assert busy_s.max() <= timeline.makespan_s <= 1.5 * busy_s.max()
+
+
+def test_a_connection_sends_one_after_the_other() -> None:
+    """Two messages of one connection, and one of another, share a link by halves and not by thirds."""
+    star, _ = network(3)
+    graph = TaskGraph(star)
+    both, other = graph.path("w0", "w1"), graph.path("w0", "w2")
+    first, second = (graph.transfer(both, 1_000_000, 0.0) for _ in range(2))
+    apart = graph.transfer(other, 1_000_000, 0.0)
+    graph.on_connection("w0", "w1", first)
+    graph.on_connection("w0", "w1", second)
+    graph.on_connection("w0", "w2", apart)
+    timeline = graph.run()
+    assert timeline.arrived_s[[first, apart, second]] == pytest.approx([0.016, 0.016, 0.024])
