@@ -159,8 +159,9 @@ def summarise(
     the rate of every rank's link, each stack has the task's bound and its own. `network_info` is what the ranks'
     collectives knew of the links, and `racks` each rank's (empty: all in one).
 
-    With `one_clock` all ranks ran on one machine, and `begins_s` is when each began the operation that took the median
-    time, after the first one that did: who leaves a barrier before others waits for them in its own time."""
+    With `one_clock` all ranks ran on one machine, and `begins_s` is when each began a typical operation, after the
+    first one that did: who leaves a barrier before others waits for them in its own time. Typical is, of the fifth that
+    took nearest to the median, one whose ranks began as far apart as the median of that fifth's."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -181,7 +182,7 @@ def summarise(
             "num_samples": len(each),
             "time_s": {"median": median_s, "p10": p10_s, "p90": p90_s},
             "rank_time_s": _of_ranks(chosen),
-            **({"begins_s": _begins_s(each[int(np.argsort(times_s)[(len(each) - 1) // 2])])} if one_clock else {}),
+            **({"begins_s": _begins_s([each[index] for index in np.argsort(times_s)])} if one_clock else {}),
             "algbw_bps": size_bytes * 8 / median_s,
             "busbw_bps": size_bytes * 8 / median_s * factor,
             "wire_bytes_per_rank": wire_bytes_per_rank(
@@ -220,10 +221,19 @@ def summarise(
     return rows
 
 
-def _begins_s(ranks: Sequence[Sample]) -> list[float]:
-    """When each rank began an operation, after the first one that did."""
-    first_s = min(sample.begun_s for sample in ranks)
-    return [sample.begun_s - first_s for sample in sorted(ranks, key=lambda sample: sample.rank)]
+def _begins_s(operations: Sequence[Sequence[Sample]]) -> list[float]:
+    """When each rank began a typical one of the operations, after the first rank that did; they are in the order of
+    their times."""
+    num_near = max(1, len(operations) // 5)
+    start = (len(operations) - num_near) // 2
+
+    def apart_s(ranks: Sequence[Sample]) -> float:
+        return max(sample.begun_s for sample in ranks) - min(sample.begun_s for sample in ranks)
+
+    near = sorted(operations[start : start + num_near], key=apart_s)
+    typical = sorted(near[(num_near - 1) // 2], key=lambda sample: sample.rank)
+    first_s = min(sample.begun_s for sample in typical)
+    return [sample.begun_s - first_s for sample in typical]
 
 
 def _of_ranks(samples: Sequence[Sample]) -> dict[str, float]:
