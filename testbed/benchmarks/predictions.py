@@ -27,16 +27,12 @@ from transports.channels.base import CHANNELS
 from transports.collectives.auto import Auto
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.costs import Costs
-from transports.units import parse_size_bytes
 
 POINTS: Final = Path(__file__).with_name("predictions.yaml")
 MAX_ERROR: Final = 0.12
 MAX_MEAN_ERROR: Final = 0.04
 MAX_AUTO_LOSS: Final = 0.05
 REPEAT: Final = 9
-SHORT_BYTES: Final = 256 * 1024
-REPEAT_SHORT: Final = 45
-"""Of exchanges of up to so many bytes: medians of 9 that take half a millisecond differ by a tenth from run to run."""
 
 
 class Point(NamedTuple):
@@ -96,26 +92,17 @@ def planned(group: Mapping[str, Any], stack: str, size_bytes: int, *, costs: Cos
 def group_rows(name: str, group: Mapping[str, Any], errors: list[float]) -> Iterator[Row]:
     """Each point of a group, and what `auto` loses there."""
     keys = {key: value for key, value in group.items() if key not in ("stacks", "sizes", "link", "workers")}
-    short = [each for each in group["sizes"] if parse_size_bytes(each) <= SHORT_BYTES]
-    longer = [each for each in group["sizes"] if each not in short]
-
-    def measured() -> list[Row]:
-        return [
-            row
-            for sizes, repeat in ((longer, REPEAT), (short, REPEAT_SHORT))
-            if sizes
-            for row in allreduce_rows(
-                num_workers=group["workers"],
-                link=parse_link(group["link"]),
-                sizes=sizes,
-                stacks=group["stacks"],
-                repeat=repeat,
-                congestion="cubic",
-                **keys,
-            )
-        ]
-
-    rows, cores = quietly(measured)
+    rows, cores = quietly(
+        lambda: allreduce_rows(
+            num_workers=group["workers"],
+            link=parse_link(group["link"]),
+            sizes=group["sizes"],
+            stacks=group["stacks"],
+            repeat=REPEAT,
+            congestion="cubic",
+            **keys,
+        )
+    )
     costs = known_costs()
     measured_s: dict[tuple[str, int], float] = {}
     for row in rows:

@@ -160,8 +160,8 @@ def summarise(
     collectives knew of the links, and `racks` each rank's (empty: all in one).
 
     With `one_clock` all ranks ran on one machine, and `begins_s` is when each began a typical operation, after the
-    first one that did: who leaves a barrier before others waits for them in its own time. Typical is, of the fifth that
-    took nearest to the median, one whose ranks began as far apart as the median of that fifth's."""
+    first one that did: who leaves a barrier before others waits for them in its own time. Typical is, of the third that
+    took nearest to the median, one whose ranks began as far apart as the median of that third's."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -224,7 +224,7 @@ def summarise(
 def _begins_s(operations: Sequence[Sequence[Sample]]) -> list[float]:
     """When each rank began a typical one of the operations, after the first rank that did; they are in the order of
     their times."""
-    num_near = max(1, len(operations) // 5)
+    num_near = max(1, len(operations) // 3)
     start = (len(operations) - num_near) // 2
 
     def apart_s(ranks: Sequence[Sample]) -> float:
