@@ -19,11 +19,12 @@ from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented
 from transports.collectives.network_info import NetworkInfo
 from transports.collectives.schedules.folding import Folding, fold
 from transports.collectives.schedules.segments import Segments, parts, split
+from transports.collectives.timing import PACKET_BYTES
 from transports.units import Size
 
 DEFAULT_LEFT_BYTES: Final = 128 * 1024
 """Where nothing is known of the links."""
-MIN_LEFT_BYTES: Final = 2 * 1448
+MIN_LEFT_BYTES: Final = 2 * PACKET_BYTES
 """On any links that are known: two segments of Ethernet's MTU, the shortest super-frame that Linux makes
 (net.ipv4.tcp_min_tso_segs). What is shorter does not come apart from what is before it."""
 ANNOUNCED_LATENCIES: Final = 4
@@ -88,7 +89,8 @@ class HalvingDoubling(Segmented):
             cut = self.segments(start, count, element_bytes, MIN_SEGMENTS)
             return split(cut, start + count - num_left) if announced[turn] else cut
 
-        yield from folding.gather(messages(0, num_elements, 0))
+        folded = messages(0, num_elements, 0)
+        yield from folding.gather(folded)
         if folding.position is not None:
             size = len(folding.members)
             ends = [start for start, _ in parts(num_elements, size)] + [num_elements]
@@ -105,9 +107,7 @@ class HalvingDoubling(Segmented):
                 *(("receive", peer, kept, sent) for peer, sent, kept in reversed(rounds)),
             ]
             # What came last, in messages: of those that others have folded into, all; of the others nothing.
-            came = (
-                [Chunk("output", *each) for each in messages(0, num_elements, 0)] if folding.partner is not None else []
-            )
+            came = [Chunk("output", *each) for each in folded] if folding.partner is not None else []
             for turn, (kind, peer, sent, received) in enumerate(turns):
                 ready = [Chunk("scratch", 2 * turn + each, 1) for each in range(2)]
                 after = tuple(came)
