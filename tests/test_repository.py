@@ -76,7 +76,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/traces/table.py": "tests/unit/testbed/traces/formats/test_layers.py",
     "testbed/verdict/facts.py": "tests/unit/testbed/verdict/test_summarize.py",
     "testbed/store/metrics.py": "tests/unit/testbed/store/test_compare.py",
-    "testbed/worker/allreduce.py": "tests/end_to_end/test_in_network.py",
     "testbed/worker/gradient_hook.py": "tests/unit/testbed/experiment/workloads/test_training.py",
     "testbed/worker/parameter_server.py": "tests/integration/test_servers.py",
     "testbed/worker/replay.py": "tests/end_to_end/test_training.py",

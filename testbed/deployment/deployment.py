@@ -49,6 +49,7 @@ from testbed.plan.direction import Direction
 from testbed.plan.nodes import NodePlan
 from testbed.plan.paths import Hop
 from testbed.plan.plan import Plan
+from testbed.system.idle import shallow_sleep
 from testbed.system.kernel import network_namespace, write_sysctl
 from testbed.system.netlink import HtbClass, LinkMonitor, NetlinkError
 from testbed.system.run_state import RunState
@@ -477,6 +478,7 @@ def deploy(
     network = EmulatedNetwork(plan, state, machines.holders if machines else contained)
     hosts: dict[str, Host] = {}
     with ExitStack() as stack:  # what one of them raises keeps no other from being stopped
+        stack.enter_context(shallow_sleep())
         stack.callback(network.stop)
         network.build()
         if machines is not None:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from testbed.errors import MissingRequirementError
 from testbed.hosts.holder import Holder
 from testbed.hosts.naming import NamingThread
+from testbed.system.idle import shallow_sleep
 from testbed.system.kernel import realtime
 from testbed.system.processes import RUN_ID_VARIABLE
 
@@ -301,7 +302,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))  # what it has made is removed then, too
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
-    Agent(connection, os.environ[RUN_ID_VARIABLE]).serve()
+    with shallow_sleep():
+        Agent(connection, os.environ[RUN_ID_VARIABLE]).serve()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from testbed.metrics.server import FIX, PROGRAM
 from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import unsupported
 from testbed.plan.silence import out_of_time
+from testbed.system.idle import REQUESTS
 from testbed.system.kernel import has_sysctl, require_descriptors
 from testbed.system.native import build
 from testbed.system.native.libraries import build_libraries
@@ -361,6 +362,14 @@ def _kernel_checks() -> list[Check]:
             found=untraced or "works",
             fix="apt-get install --no-install-recommends clang libbpf-dev, and root; else verdicts go by sums of "
             "waits, which are more than these can have cost",
+        ),
+        Check(
+            name="cores kept awake",
+            severity="optional",
+            ok=REQUESTS.exists(),
+            found="works" if REQUESTS.exists() else f"missing: {REQUESTS}",
+            fix="a kernel with CONFIG_CPU_IDLE (in a container: its device); else short messages take as long as cores "
+            "need to wake up, and that differs from minute to minute",
         ),
         Check(
             name="congestion control",

@@ -51,6 +51,7 @@ from testbed.runner.recorder import OnLine, Recorder
 from testbed.runner.session import Session, session
 from testbed.runner.user_command import aggregation_losses, redirections
 from testbed.system import environment
+from testbed.system.idle import wake_up_limit_us
 from testbed.system.run_state import new_run_id
 from testbed.system.sources import code_changed
 from testbed.theory.predict import predict_run
@@ -343,7 +344,7 @@ class _Run:
             found.overhead_s["start"] = start_s - found.observations.reading_s
         found.aggregators = bench.deployment.aggregator_reports
         found.differences = bench.deployment.differences()
-        self.environment |= {"runtime": runtime, "read_back": read_back}
+        self.environment |= {"runtime": runtime, "read_back": read_back, "wake_up_limit_us": wake_up_limit_us()}
         if bench.machines is not None:
             found.underlay.append(bench.machines.measure())
             self.environment["underlay"] = [[asdict(each) for each in measured] for measured in found.underlay]

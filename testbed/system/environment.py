@@ -108,6 +108,12 @@ def cpu_model() -> str | None:
     return None
 
 
+def is_virtual() -> bool:
+    """Whether a hypervisor says that it runs this machine (CPUID; x86 alone)."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return any(line.startswith("flags") and "hypervisor" in line.split() for line in lines)
+
+
 def _sysctl(name: str) -> str | None:
     path = Path("/proc/sys", *name.split("."))
     return " ".join(path.read_text().split()) if path.is_file() else None

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from typing import Final
 
 import torch
 from torch._C._distributed_c10d import FileStore, PrefixStore
@@ -9,13 +10,18 @@ from torch._C._distributed_c10d import FileStore, PrefixStore
 from testbed.control.control_pb2 import Event, Result
 from testbed.control.worker import WorkerConfiguration, WorkerControl
 from testbed.experiment.workloads.allreduce import AllReduce
+from transports.bench.rows import Sample
 from transports.bench.stacks import Composed, StackLike, parse_stack
 from transports.bench.timing import Operands, allowed_error, timed
 from transports.group import Group
 
+SHORT_S: Final = 0.02
+"""What a report of a millisecond or two would show in."""
+
 
 def work(options: AllReduce, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-    """Open every stack, then time them in turn; reports a Result for each sample as soon as it is there."""
+    """Open every stack, then time them in turn; reports a Result for each sample: of short operations, which the report
+    of the one before would delay, once all of a size are there."""
     torch.set_num_threads(configuration.num_threads)
     store = FileStore(configuration.store_path, configuration.num_workers)
     stacks = {name: _with_network_info(parse_stack(name), configuration) for name in options.stacks}
@@ -55,11 +61,23 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
             num_samples=options.repeat,
             latency_s=configuration.network_info.latency_s,
         )
+        kept: list[Sample] = []
         for sample in samples:
-            control.report(Event(result=Result(json=json.dumps(asdict(sample)))))
+            kept.append(sample)
+            if sample.duration_s > SHORT_S:
+                _report(kept, control)
+        _report(kept, control)
+        control.barrier("reported")
     control.barrier("done")
     for communicator in communicators.values():
         communicator.close()
+
+
+def _report(samples: list[Sample], control: WorkerControl) -> None:
+    """And forget them."""
+    for sample in samples:
+        control.report(Event(result=Result(json=json.dumps(asdict(sample)))))
+    samples.clear()
 
 
 def _with_network_info(stack: StackLike, configuration: WorkerConfiguration) -> StackLike:

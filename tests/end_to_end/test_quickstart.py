@@ -21,6 +21,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from testbed.hosts.clean import leftovers
 from testbed.record.reader import load
 from testbed.record.status import read_status
+from testbed.system.environment import is_virtual
+from testbed.system.idle import REQUESTS, bearable_us
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RUN_ROOT, RunState, run_ids
 from tests.here import invoke, summary_of
@@ -133,6 +135,7 @@ def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tm
     environment = json.loads((record / "environment.json").read_text())
     assert environment["kernel"]
     assert environment["read_back"]["w0"]["qdiscs"]
+    assert environment["wake_up_limit_us"] == (bearable_us(virtual=is_virtual()) if REQUESTS.exists() else None)
     html = (record / "report.html").read_text()
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']https?:", html)
     assert summary["run_id"] in html

@@ -13,6 +13,9 @@ where it waits for them. Bytes are worked on as they come, so that only those of
 TCP lets a connection have no more under way than its window. One that has been idle begins with ten segments
 (RFC 6928; RFC 5681, 4.1) and gains what is acknowledged (slow start: RFC 5681, 3.1) while it fills its window, until
 its path is full; what one exchange leaves of that the next one finds. Nothing is lost.
+A link that is slower than the one before it keeps a queue. Acknowledgements of what goes the other way wait in it with
+the data (Zhang, Shenker, Clark, "Observations on the dynamics of a congestion control algorithm: the effects of two-way
+traffic", SIGCOMM 1991).
 Concurrent senders whose round is more than the path and a queue hold overflow it together (incast), where the path
 holds more than the queue: each but one of them then takes a round trip to repair that.
 """
@@ -22,6 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
 
@@ -92,8 +96,16 @@ class Links:
         return self.latency_s(pair) + self.latency_s((pair[1], pair[0]))
 
     def full_bytes(self, pair: Pair) -> float:
-        """What is under way between them, and acknowledged, while no link of the path idles."""
-        return self.round_trip_s(pair) / max(self.s_per_byte[link] for link in self.paths(pair))
+        """What is under way between them, and acknowledged, while no link of the path idles, however much waits in the
+        queues there and back."""
+        queues = *self.queues(pair), *self.queues((pair[1], pair[0]))
+        around_s = self.round_trip_s(pair) + sum(self.queue_bytes * self.s_per_byte[link] for link in queues)
+        return around_s / max(self.s_per_byte[link] for link in self.paths(pair))
+
+    def queues(self, pair: Pair) -> list[int]:
+        """The links of the path that keep a queue, whoever else sends: those slower than the one before."""
+        before_after = pairwise(self.paths(pair))
+        return [after for before, after in before_after if self.s_per_byte[after] > self.s_per_byte[before]]
 
     def quiet_class_s(self, quiet_s: float) -> float:
         """As good as `quiet_s` to an exchange: one of few numbers, so that what was computed serves again."""
@@ -513,6 +525,15 @@ class _Timeline:
             lambda: self._cross(message.pair, piece, 1, left_s + latency_s, ends=ends),
         )
 
+    def _acknowledge(self, pair: Pair, num_bytes: int) -> None:
+        """It came: say so, behind what waits on the way back."""
+        back, links = (pair[1], pair[0]), self._links
+        waits_s = sum(
+            min(max(self._free_s[link] - self._now_s, 0.0), links.queue_bytes * links.s_per_byte[link])
+            for link in links.queues(back)
+        )
+        self._at(self._now_s + links.latency_s(back) + waits_s, lambda: self._acknowledged(pair, num_bytes))
+
     def _acknowledged(self, pair: Pair, num_bytes: int) -> None:
         """The sender hears of it and goes on."""
         stream = self._streams[pair]
@@ -571,8 +592,7 @@ class _Timeline:
             if ends:
                 self._at(came_s, lambda: self._arrive(*pair, piece))
             if self._streams[pair].limited:
-                back_s = self._links.latency_s((pair[1], pair[0]))
-                self._at(came_s + back_s, lambda: self._acknowledged(pair, piece.num_bytes))
+                self._at(came_s, lambda: self._acknowledge(pair, piece.num_bytes))
             return
         link = path[hop]
         begins_s = max(self._now_s, self._free_s[link])

@@ -5,11 +5,12 @@ from math import inf
 
 import pytest
 
-from transports.collectives.base import COLLECTIVES, World
+from transports.collectives.base import COLLECTIVES, Operation, World
 from transports.collectives.costs import FREE, Costs
 from transports.collectives.timing import (
     IDLE_S,
     PACKET_BYTES,
+    Connection,
     Connections,
     Exchanged,
     Links,
@@ -244,3 +245,39 @@ def test_a_link_counts_whoever_s_it_is() -> None:
 
     assert takes_s(3, 0.04, 0.0) == pytest.approx(takes_s(0, 0.04, 0.0), rel=0.01)
     assert takes_s(3, 0.04, 0.0) == pytest.approx(takes_s(3, 0.02, 0.02), rel=0.15)
+
+
+def test_acknowledgements_wait_with_what_is_queued_on_their_way() -> None:
+    """The second of two workers has the slow link, whose queue is on the way to it: what it sends itself is
+    acknowledged behind that. It takes a second for its million bytes where nothing waits."""
+
+    def takes_s(queue_bytes: float, *, fast_s_per_byte: float = 0.2e-6, operation: Operation = "all_reduce") -> float:
+        """The other one's window is open, its own is not."""
+        links = Links(
+            s_per_byte=(fast_s_per_byte, 1e-6, fast_s_per_byte, 1e-6),
+            paths=lambda pair: (pair[0], 2 + pair[1]),
+            latency_s=lambda _: 0.0,
+            queue_bytes=queue_bytes,
+            frame_bytes=(PACKET_BYTES,) * 4,
+        )
+        assert links.queues((0, 1)) == ([3] if fast_s_per_byte < 1e-6 else [])
+        assert links.queues((1, 0)) == [], "it comes as slowly as it leaves"
+        found = exchanged(
+            COLLECTIVES.parse("recursive_doubling" if operation == "all_reduce" else "tree"),
+            operation,
+            World(num_workers=2),
+            1_000_000,
+            1,
+            links,
+            TCP,
+            root=1,
+            quiet_s=0.0,
+            connections=frozenset({((0, 1), Connection(1e6, 0.0))}),
+        )
+        return found.end_s
+
+    assert takes_s(500e3) > 1.9
+    assert 1.1 < takes_s(100e3) < 1.3, "no more waits than there is room for"
+    assert takes_s(20e3) == pytest.approx(1.0, abs=0.01)
+    assert takes_s(500e3, fast_s_per_byte=1e-6) == pytest.approx(1.0, abs=0.01), "no queue"
+    assert takes_s(500e3, operation="broadcast") == pytest.approx(1.0, abs=0.01), "one way alone"
