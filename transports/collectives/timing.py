@@ -96,8 +96,8 @@ class Links:
         return self.latency_s(pair) + self.latency_s((pair[1], pair[0]))
 
     def full_bytes(self, pair: Pair) -> float:
-        """What is under way between them, and acknowledged, while no link of the path idles, however much waits in queues,
-        with its acknowledgements as well."""
+        """What is under way between them, and acknowledged, while no link of the path idles, however much waits in
+        queues, with its acknowledgements as well."""
         queues = *self.queues(pair), *self.queues((pair[1], pair[0]))
         around_s = self.round_trip_s(pair) + sum(self.queue_bytes * self.s_per_byte[link] for link in queues)
         return around_s / max(self.s_per_byte[link] for link in self.paths(pair))
