@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from testbed.errors import RunFailedError
 from testbed.experiment.experiment import validate
+from testbed.experiment.workloads.allreduce import AllReduce
 from testbed.machine.doctor import plan_here, require
 from testbed.runner.coordinator import Listener
 from testbed.runner.session import session
@@ -48,17 +49,21 @@ def allreduce_rows(
     stacks: Sequence[str],
     repeat: int,
     congestion: str,
+    repeat_short: int | None = None,
     **keys: Any,
 ) -> list[Row]:
     """Time all-reduce of each size on each stack over one star; `keys` are further ones of the spec. A sample's time
-    is that of its slowest worker."""
+    is that of its slowest worker. Sizes of up to 256 KiB are repeated `repeat_short` times; None: as others."""
+    workload = {"kind": "allreduce", "sizes": list(sizes), "stacks": list(stacks), "repeat": repeat}
+    if repeat_short is not None:
+        workload["repeat_short"] = repeat_short
     experiment = validate(
         {
             "name": "bench-allreduce",
             "workers": num_workers,
             "link": link,
             "channel": {"kind": "tcp", "congestion": congestion},
-            "workload": {"kind": "allreduce", "sizes": list(sizes), "stacks": list(stacks), "repeat": repeat},
+            "workload": workload,
             "metrics": {"port": None},
             "timeout": "120s",
             **keys,
@@ -72,7 +77,10 @@ def allreduce_rows(
         tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
         session(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
     ):
-        results = _Results(progress, num_workers * len(sizes) * len(stacks) * repeat)
+        options = experiment.workload
+        assert isinstance(options, AllReduce), "the spec above says so"
+        num_samples = sum(map(options.num_samples, options.sizes_bytes))
+        results = _Results(progress, num_workers * len(stacks) * num_samples)
         bench.work(results, timeout_s=24 * 3600.0)
         wrong = violations(bench.deployment.aggregator_reports)
     if wrong:

@@ -33,6 +33,8 @@ SLOWER_LINKS: Final = {("three workers", "quic"): "15mbit,500us"}
 """In the place of a group's, where what a channel does for bytes takes more than the two cores that a machine may have:
 there a run would be degraded, and a fit would be of workers that wait for each other's cores."""
 REPEAT: Final = 7
+REPEAT_SHORT: Final = 21
+"""Of exchanges of up to 256 KiB."""
 
 
 def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit, list[dict[str, Any]]]:
@@ -47,12 +49,13 @@ def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit
             sizes=group["sizes"],
             stacks=group["stacks"],
             repeat=REPEAT,
+            repeat_short=REPEAT_SHORT,
             congestion="cubic",
         )
         for row in found:
             plan = planned(group, row["stack"], row["size_bytes"], costs=DEFAULT_COSTS)
             exchange = Exchange("all_reduce", row["size_bytes"] // 4, 4)
-            measured.append(Measured(plan, exchange, row["time_s"]["median"], row["begins_s"]))
+            measured.append(Measured(plan, exchange, row["time_s"]["median"], row["begins_s"][0]))
             rows.append({"group": name, "stack": row["stack"], "size_bytes": row["size_bytes"]})
     on_step("fitting")
     fitted_at = datetime.now(UTC).isoformat(timespec="seconds")

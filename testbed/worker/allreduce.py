@@ -58,8 +58,9 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
             operands,
             allowed=allowed,
             num_warmup=1,
-            num_samples=options.repeat,
+            num_samples=options.num_samples(size_bytes),
             latency_s=configuration.network_info.latency_s,
+            rest_s=configuration.network_info.rest_s,
         )
         kept: list[Sample] = []
         for sample in samples:

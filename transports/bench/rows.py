@@ -159,9 +159,9 @@ def summarise(
     the rate of every rank's link, each stack has the task's bound and its own. `network_info` is what the ranks'
     collectives knew of the links, and `racks` each rank's (empty: all in one).
 
-    With `one_clock` all ranks ran on one machine, and `begins_s` is when each began a typical operation, after the
-    first one that did: who leaves a barrier before others waits for them in its own time. Typical is, of the third that
-    took nearest to the median, one whose ranks began as far apart as the median of that third's."""
+    With `one_clock` all ranks ran on one machine, and `begins_s` is when each began, after the first one that did, in
+    each of the third of operations that took nearest to the median: who leaves a barrier before others waits for them
+    in its own time. The first of them is typical: its ranks began as far apart as the median of that third's."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -221,19 +221,17 @@ def summarise(
     return rows
 
 
-def _begins_s(operations: Sequence[Sequence[Sample]]) -> list[float]:
-    """When each rank began a typical one of the operations, after the first rank that did; they are in the order of
-    their times."""
+def _begins_s(operations: Sequence[Sequence[Sample]]) -> list[list[float]]:
+    """When each rank began, after the first rank that did, in the third of these operations that is in their middle,
+    the typical one first; they are in the order of their times."""
     num_near = max(1, len(operations) // 3)
     start = (len(operations) - num_near) // 2
-
-    def apart_s(ranks: Sequence[Sample]) -> float:
-        return max(sample.begun_s for sample in ranks) - min(sample.begun_s for sample in ranks)
-
-    near = sorted(operations[start : start + num_near], key=apart_s)
-    typical = sorted(near[(num_near - 1) // 2], key=lambda sample: sample.rank)
-    first_s = min(sample.begun_s for sample in typical)
-    return [sample.begun_s - first_s for sample in typical]
+    near = []
+    for ranks in operations[start : start + num_near]:
+        begun_s = [sample.begun_s for sample in sorted(ranks, key=lambda sample: sample.rank)]
+        near.append([each_s - min(begun_s) for each_s in begun_s])
+    near.sort(key=max)
+    return [near.pop((num_near - 1) // 2), *near]
 
 
 def _of_ranks(samples: Sequence[Sample]) -> dict[str, float]:

@@ -129,6 +129,7 @@ def timed(
     num_warmup: int,
     num_samples: int,
     latency_s: float | None = None,
+    rest_s: float = 0.0,
 ) -> Iterator[Sample]:
     """Every communicator in turn, again and again; a sample after each turn but those of `num_warmup` rounds. A turn is
     one operation that is not timed and one that is: while the others had theirs TCP has forgotten its window (RFC 5681,
@@ -137,7 +138,8 @@ def timed(
 
     A barrier lets one rank go up to ceil(log2 ranks) messages before another, which is then part of its time. Ranks of
     one machine have one monotonic clock: where the latency from rank to rank is given and longer than it takes to wake
-    up, they begin at a time that is agreed on.
+    up, they begin at a time that is agreed on. Before the barrier each rests for `rest_s`, so that the links let their
+    bursts pass again, as after computing; without, that depends on how quickly hosts pass the barriers.
 
     Raises ValueError for a result whose error is above what is `allowed` for that communicator, or not a number, and
     when a communicator has lost its aggregator."""
@@ -145,8 +147,8 @@ def timed(
     for number in range(-num_warmup, num_samples):
         for name, communicator in communicators.items():
             if name not in lasting:
-                _once(communicator, operands, latency_s)
-            begun_s, duration_s, cpu_s = _once(communicator, operands, latency_s)
+                _once(communicator, operands, latency_s, rest_s)
+            begun_s, duration_s, cpu_s = _once(communicator, operands, latency_s, rest_s)
             error = operands.error()
             if not (error <= allowed[name] and error < float("inf")):
                 raise ValueError(
@@ -169,11 +171,14 @@ def timed(
                 )
 
 
-def _once(communicator: CommunicatorLike, operands: Operands, latency_s: float | None) -> tuple[float, float, float]:
+def _once(
+    communicator: CommunicatorLike, operands: Operands, latency_s: float | None, rest_s: float
+) -> tuple[float, float, float]:
     """One operation between two barriers: its beginning, its wall time and CPU time in seconds. With the second one,
     whoever is done leaves the processor to those that are not, as on machines of their own: a rank's next buffers and
     its check of the result would delay the last bytes of the others."""
     operands.reset()
+    time.sleep(rest_s)
     communicator.barrier().wait()
     if (wait_s := appointment_s(communicator.size, latency_s)) is not None:
         _await_appointment(communicator, wait_s)

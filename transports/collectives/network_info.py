@@ -34,6 +34,12 @@ class NetworkInfo(BaseModel):
         return round(self.latency_s * self.rate_bps / 8)
 
     @property
+    def rest_s(self) -> float:
+        """After which the slowest link lets its burst pass again, whatever it has sent; 0.0 where neither that nor its
+        super-frames are known."""
+        return ((self.burst_bytes or 0) + (self.frame_bytes or 0)) * 8 / self.rate_bps
+
+    @property
     def two_round_trips_bytes(self) -> int:
         """What the slowest link carries in two round trips: with as much under way no sender waits for answers."""
         return 2 * 2 * self.latency_bytes

@@ -1,7 +1,7 @@
 """All-reduce and nothing else: every size on every stack, interleaved on the same links, every result checked."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pydantic import Field, field_validator
 
@@ -15,6 +15,9 @@ from transports.units import Size
 
 if TYPE_CHECKING:
     from testbed.experiment.experiment import Experiment
+
+SHORT_BYTES: Final = 256 * 1024
+"""Buffers of no more are short."""
 
 
 @WORKLOADS.register
@@ -31,6 +34,8 @@ class AllReduce(AgentWorkload):
     (`ring/tcp/fp16`), or the name of a baseline library."""
     repeat: int = Field(10, ge=1, le=10_000)
     """Samples of each size and stack, after one that warms up."""
+    repeat_short: int | None = Field(None, ge=1, le=10_000)
+    """The same of buffers of up to 256 KiB, whose times differ more from sample to sample; open: as `repeat`."""
 
     @field_validator("sizes_bytes")
     @classmethod
@@ -87,9 +92,13 @@ class AllReduce(AgentWorkload):
                 "the hosts' path managers; compare them in a sweep over `workload.stacks`"
             )
 
+    def num_samples(self, size_bytes: int) -> int:
+        """Of a size on each stack."""
+        return self.repeat if self.repeat_short is None or size_bytes > SHORT_BYTES else self.repeat_short
+
     def num_iterations(self) -> int:
-        """Samples of each size and stack."""
-        return self.repeat
+        """Samples of a size on a stack, at most."""
+        return max(map(self.num_samples, self.sizes_bytes))
 
     def phase_lengths(self) -> Mapping[str, int]:
         """Empty: it reports samples, not iterations."""

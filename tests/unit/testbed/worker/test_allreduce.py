@@ -64,3 +64,10 @@ def test_a_report_is_not_under_way_while_a_short_operation_is_timed(
     said = control.said
     assert said[:8] == ["measure", "times", "times", "times", 0, 1, 2, "times"]
     assert said[8:] == [3, "reported", "times", "times", "times", "times", 0, 1, 2, 3, "reported", "done"]
+
+
+def test_short_buffers_have_samples_of_their_own_number() -> None:
+    options = AllReduce.model_validate({"sizes": ["1MiB", "256KiB"], "repeat": 3, "repeat_short": 8})
+    assert [options.num_samples(size_bytes) for size_bytes in (1024 * 1024, 256 * 1024)] == [3, 8]
+    assert options.num_iterations() == 8
+    assert AllReduce.model_validate({"repeat": 3}).num_samples(4) == 3

@@ -71,6 +71,19 @@ def test_a_turn_has_one_operation_more_than_is_timed_unless_they_last(
     assert run_communicators(measure, 2) == [num_operations, num_operations]
 
 
+def test_links_rest_before_each_operation() -> None:
+    """So that what a link lets pass at once does not depend on how quickly hosts have passed the barriers before."""
+
+    def measure(communicator: Communicator) -> list[float]:
+        operands = Operands("all_reduce", rank=communicator.rank, num_workers=2, num_elements=30)
+        every = timed({"a": communicator}, operands, allowed={"a": 1e-6}, num_warmup=0, num_samples=4, rest_s=0.05)
+        samples = list(every)
+        ends_s = [sample.begun_s + sample.duration_s for sample in samples]
+        return [after.begun_s - end_s for end_s, after in zip(ends_s, samples[1:], strict=False)]
+
+    assert all(gap_s >= 2 * 0.05 for gaps_s in run_communicators(measure, 2) for gap_s in gaps_s)
+
+
 def test_nobody_does_anything_else_before_all_are_done() -> None:
     """What a rank does after its operation would take the processor from those that are still at theirs."""
     order: list[str] = []

@@ -24,3 +24,9 @@ def test_auto_gets_to_know_all_of_it() -> None:
 def test_tensors_come_to_whoever_merges_them() -> None:
     cntk = COLLECTIVES.parse("cntk").with_network_info(NetworkInfo(latency_s=1.0, rate_bps=1.0), tensors=(3, 5))
     assert COLLECTIVES.dump(cntk)["tensors"] == [3, 5]
+
+
+def test_a_link_needs_rest_until_its_burst_has_filled_again_after_a_super_frame() -> None:
+    known = NetworkInfo(latency_s=0.0, rate_bps=1e8, burst_bytes=15_000, frame_bytes=10_000)
+    assert known.rest_s == pytest.approx(2e-3)
+    assert NetworkInfo(latency_s=0.0, rate_bps=1e8).rest_s == 0.0
