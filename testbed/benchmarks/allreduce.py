@@ -2,8 +2,9 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -49,21 +50,19 @@ def allreduce_rows(
     stacks: Sequence[str],
     repeat: int,
     congestion: str,
-    repeat_short: int | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
     **keys: Any,
 ) -> list[Row]:
-    """Time all-reduce of each size on each stack over one star; `keys` are further ones of the spec. A sample's time
-    is that of its slowest worker. Sizes of up to 256 KiB are repeated `repeat_short` times; None: as others."""
-    workload = {"kind": "allreduce", "sizes": list(sizes), "stacks": list(stacks), "repeat": repeat}
-    if repeat_short is not None:
-        workload["repeat_short"] = repeat_short
+    """Time all-reduce of each size on each stack over one star; `options` are further ones of the workload, `keys` of
+    the spec. A sample's time is that of its slowest worker."""
+    workload = {"sizes": list(sizes), "stacks": list(stacks), "repeat": repeat, **options}
     experiment = validate(
         {
             "name": "bench-allreduce",
             "workers": num_workers,
             "link": link,
             "channel": {"kind": "tcp", "congestion": congestion},
-            "workload": workload,
+            "workload": {"kind": "allreduce", **workload},
             "metrics": {"port": None},
             "timeout": "120s",
             **keys,
@@ -77,9 +76,8 @@ def allreduce_rows(
         tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
         session(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
     ):
-        options = experiment.workload
-        assert isinstance(options, AllReduce), "the spec above says so"
-        num_samples = sum(map(options.num_samples, options.sizes_bytes))
+        measured = AllReduce.model_validate(workload)
+        num_samples = sum(map(measured.num_samples, measured.sizes_bytes))
         results = _Results(progress, num_workers * len(stacks) * num_samples)
         bench.work(results, timeout_s=24 * 3600.0)
         wrong = violations(bench.deployment.aggregator_reports)

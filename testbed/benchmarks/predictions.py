@@ -101,7 +101,7 @@ def group_rows(name: str, group: Mapping[str, Any], errors: list[float]) -> Iter
             sizes=group["sizes"],
             stacks=group["stacks"],
             repeat=REPEAT,
-            repeat_short=REPEAT_SHORT,
+            options={"repeat_short": REPEAT_SHORT, "rest": True},
             congestion="cubic",
             **keys,
         )

@@ -10,8 +10,9 @@ from tests.load import is_busy
 
 @pytest.mark.privileged
 @pytest.mark.quiet  # a time, of messages of milliseconds
-def test_a_short_message_takes_its_time_on_a_link_at_rest() -> None:
-    """40 kB between two at 25 Mbit/s: two messages of 20 kB each way, one after the other, 13.4 ms."""
+def test_short_messages_one_after_another_take_their_time() -> None:
+    """40 kB between two at 25 Mbit/s: two messages of 20 kB each way, one after the other, 13.4 ms. After a pause less:
+    what a link's burst lets pass at once."""
     words = ["--json", "--workers", "2", "--link", "25mbit", "--sizes", "40kB", "--stack", "ring/tcp,gloo"]
     words += ["--repeat", "15"]  # some of gloo's begin apart
     busy = is_busy()

@@ -36,7 +36,8 @@ def test_a_report_is_not_under_way_while_a_short_operation_is_timed(
     control = Control()
     durations_s = {64 * 1024: (0.001, 0.001, 0.05, 0.001), 4 * 1024: (0.001, 0.001, 0.001, 0.001)}
 
-    def timed(_: object, operands: Any, **__: object) -> Iterator[Sample]:
+    def timed(_: object, operands: Any, *, rest_s: float, **__: object) -> Iterator[Sample]:
+        assert rest_s == pytest.approx(20_000 * 8 / 1e9)
         for number, duration_s in enumerate(durations_s[operands.size_bytes]):
             control.said.append("times")
             yield Sample(
@@ -51,14 +52,14 @@ def test_a_report_is_not_under_way_while_a_short_operation_is_timed(
             )
 
     monkeypatch.setattr(module, "timed", timed)
-    options = AllReduce.model_validate({"sizes": ["64KiB", "4KiB"], "stacks": []})
+    options = AllReduce.model_validate({"sizes": ["64KiB", "4KiB"], "stacks": [], "rest": True})
     configuration = SimpleNamespace(
         rank=0,
         num_workers=2,
         num_threads=1,
         seed=1,
         store_path=str(tmp_path / "store"),
-        network_info=NetworkInfo(rate_bps=1e9, latency_s=0.0),
+        network_info=NetworkInfo(rate_bps=1e9, latency_s=0.0, burst_bytes=15_000, frame_bytes=5_000),
     )
     module.work(options, cast("WorkerConfiguration", configuration), cast("WorkerControl", control))
     said = control.said
