@@ -465,7 +465,8 @@ def deploy(
     runtime: RunningRuntime | None = None,
     machines: RunningMachines | None = None,
 ) -> Iterator[Deployment]:
-    """Make the plan's nodes and links, apply and read back every setting; undo all of it at the end.
+    """Make the plan's nodes and links, apply and read back every setting; undo all of it at the end. Cores of this
+    machine stay awake meanwhile.
 
     Without a runtime every node is a namespace, and nothing can be forked. Of a plan that is spread over machines these
     have made the nodes and make the links.

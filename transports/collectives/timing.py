@@ -254,6 +254,8 @@ class _Stream:
     """What fills the path: no window as large keeps anything waiting."""
     limited: bool = False
     """Whether a window can be smaller than that."""
+    queues_back: Sequence[int] = ()
+    """The links in whose queues its acknowledgements wait."""
     timeout_s: float = inf
     """Of retransmissions: for each that passes without data the window is halved."""
     sent_bytes: int = 0
@@ -429,6 +431,7 @@ class _Timeline:
             window_bytes, idle_s = self._connections.get(pair, _NEW)
             stream.window_bytes = window_bytes
             stream.last_s -= idle_s
+            stream.queues_back = self._links.queues((pair[1], pair[0]))
             stream.timeout_s = IDLE_S + self._links.round_trip_s(pair)
         self._streams[pair] = stream
         return stream
@@ -530,7 +533,7 @@ class _Timeline:
         back, links = (pair[1], pair[0]), self._links
         waits_s = sum(
             min(max(self._free_s[link] - self._now_s, 0.0), links.queue_bytes * links.s_per_byte[link])
-            for link in links.queues(back)
+            for link in self._streams[pair].queues_back
         )
         self._at(self._now_s + links.latency_s(back) + waits_s, lambda: self._acknowledged(pair, num_bytes))
 
