@@ -23,12 +23,12 @@ def wire_bytes(packet_bytes: int, mtu: int) -> int:
     return round(packet_bytes / goodput_fraction(mtu))
 
 
-MIN_BURST_BYTES: Final = 15_000
-"""Ten packets: below, the 4 ms timer tick of some kernels shows at low rates."""
 QUANTUM_BYTES: Final = 60_000
 """Given explicitly, because the default (rate / r2q) makes the kernel warn above 16 Mbit/s."""
 BURST_S: Final = 1e-4
 """Long enough for 0.1 % at 10 Gbit/s; ten times longer, and a whole 64 KiB message at 1 Gbit/s would pass for free."""
+MIN_BURST_BYTES: Final = 1514
+"""One packet of MTU 1500 with its header. Ten packets, as others allow, are 4.8 ms of a link of 25 Mbit/s."""
 MAX_BURST_RATE_BPS: Final = 10e9
 """Bursts grow with the rate up to here, and beyond only with what the kernel really sends."""
 ROOT_HANDLE: Final = "1:"

@@ -98,7 +98,7 @@ def _try_in_namespace(commands: Sequence[str]) -> str:
 
 _HTB: Final = (
     "tc qdisc add dev v0 root handle 1: htb default 1",
-    "tc class add dev v0 parent 1: classid 1:1 htb rate 100mbit burst 15000 quantum 60000",
+    "tc class add dev v0 parent 1: classid 1:1 htb rate 100mbit burst 1514 quantum 60000",
     "tc qdisc add dev v0 parent 1:1 handle 10: bfifo limit 1000000",
 )
 

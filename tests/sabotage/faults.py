@@ -143,9 +143,7 @@ def connections_cut(victim: Victim, _: random.Random) -> None:
     victim.within("w1", "ss -K -t state established")
 
 
-RATE: Final = (
-    "tc class change dev {} parent 1: classid 1:1 htb rate {} ceil {} burst 15000b cburst 15000b quantum 60000"
-)
+RATE: Final = "tc class change dev {} parent 1: classid 1:1 htb rate {} ceil {} burst 1514b cburst 1514b quantum 60000"
 RATE_BACK: Final = RATE.format("w1-eth0", "100mbit", "100mbit")
 NFQUEUE: Final = ("link.delay=1ms", "link.backend=nfqueue")
 TAP: Final = ("link.delay=1ms", "link.backend=tap")
@@ -182,7 +180,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="burst raised and put back",
-        plant=tampered("w0", RATE.format("w0-eth0", "100mbit", "100mbit").replace("15000b", "500000b")),
+        plant=tampered("w0", RATE.format("w0-eth0", "100mbit", "100mbit").replace("1514b", "500000b")),
         named_cause=FOREIGN + r"w0: traffic class set on w0-eth0",
     ),
     Fault(

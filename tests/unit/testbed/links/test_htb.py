@@ -28,8 +28,8 @@ def requested_class(**changes: Any) -> HtbClass:
         handle=CLASS_HANDLE,
         rate_bps=1e9,
         ceil_bps=1e9,
-        burst_bytes=15_000.0,
-        cburst_bytes=15_000.0,
+        burst_bytes=12_500.0,
+        cburst_bytes=12_500.0,
         quantum_bytes=QUANTUM_BYTES,
         num_bytes=0,
         num_packets=0,
@@ -45,15 +45,14 @@ def test_commands_shape_with_a_burst_of_a_tenth_of_a_millisecond() -> None:
         "qdisc add dev w0-eth0 root handle 1: htb default 1",
         (
             "class add dev w0-eth0 parent 1: classid 1:1 htb "
-            "rate 1000000000bit ceil 1000000000bit burst 15000b cburst 15000b quantum 60000"
+            "rate 1000000000bit ceil 1000000000bit burst 12500b cburst 12500b quantum 60000"
         ),
         "qdisc add dev w0-eth0 parent 1:1 handle 10: bfifo limit 1000000",
     ]
 
 
-def test_burst_never_falls_below_ten_packets() -> None:
-    assert shaper(10e6).burst_bytes == 15_000
-    assert shaper(10e9).burst_bytes == 125_000
+def test_a_burst_is_a_tenth_of_a_millisecond_or_one_packet() -> None:
+    assert [shaper(rate_bps).burst_bytes for rate_bps in (1e6, 1e8, 1e9, 10e9)] == [1514, 1514, 12_500, 125_000]
 
 
 def test_a_burst_is_the_same_bytes_however_slow_time_runs() -> None:

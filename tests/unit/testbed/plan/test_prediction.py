@@ -60,7 +60,7 @@ def test_links_have_the_bursts_and_superframes_that_shapers_let_pass() -> None:
     made = plan(workers=4, link={"rate": "200mbit"})
     links = plan_links(made.directions, made.paths, made.participants, experiment=made.experiment, costs=Costs())
     assert set(links.frame_bytes) == {16 * 1448}, "a millisecond"
-    assert list(links.burst_bytes) == pytest.approx([15_000 * 1448 / 1514] * len(made.directions))
+    assert list(links.burst_bytes) == pytest.approx([2500 * 1448 / 1514] * len(made.directions))
     fast = plan(workers=4, link={"rate": "10gbit"})
     links = plan_links(fast.directions, fast.paths, fast.participants, experiment=fast.experiment, costs=Costs())
     assert set(links.frame_bytes) == {45 * 1448}, "the kernel's limit"
