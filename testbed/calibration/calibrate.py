@@ -161,6 +161,16 @@ def delays_of(deployment: Deployment, directions: Sequence[Direction]) -> list[D
     return [DelayMeasurement(attempts.value, tuple(attempts.measured)) for attempts in everyone]
 
 
+def representatives(classes: Mapping[str, Sequence[Direction]]) -> dict[str, Direction]:
+    """The direction of each class whose rate stands for all: on links of their own while there are such, because a
+    link's two directions are measured one after the other."""
+    found: dict[str, Direction] = {}
+    for name, members in classes.items():
+        taken = {direction.link for direction in found.values()}
+        found[name] = next((each for each in members if each.link not in taken), members[0])
+    return found
+
+
 class _Calibrator:
     def __init__(
         self, deployment: Deployment, mode: Mode, cache: CalibrationCache | None, on_link: Callable[[str], None]
@@ -182,16 +192,16 @@ class _Calibrator:
             entry = self._cached(name, "rate") if self._mode is Mode.CACHED else None
             if entry is not None:
                 dated[name] = _rate(entry["value"]), _dated(entry)
-        unknown = [members for name, members in self._classes.items() if name not in dated]
-        # Of its directions the first stands for a class.
-        chosen = {each.hop for members in unknown for each in (members if self._mode is Mode.FULL else members[:1])}
+        unknown = {name: members for name, members in self._classes.items() if name not in dated}
+        standing = representatives(unknown)
+        everyone = [each for members in unknown.values() for each in members]
+        chosen = {each.hop for each in (everyone if self._mode is Mode.FULL else standing.values())}
         rates = self._rates([direction for direction in self._plan.directions if direction.hop in chosen])
-        for name, members in self._classes.items():
-            if name not in dated:
-                rate = rates[members[0].hop]
-                dated[name] = rate, _now(members[0])
-                if rate_holds(rate.goodput_bps, members[0].rate_bps * goodput_fraction(rate.mtu)):
-                    self._keep(name, "rate", asdict(rate), dated[name][1])
+        for name, direction in standing.items():
+            rate = rates[direction.hop]
+            dated[name] = rate, _now(direction)
+            if rate_holds(rate.goodput_bps, direction.rate_bps * goodput_fraction(rate.mtu)):
+                self._keep(name, "rate", asdict(rate), dated[name][1])
         links = []
         for direction, delay in zip(self._plan.directions, delays, strict=True):
             name = link_class(self._plan, direction)
@@ -292,12 +302,12 @@ class _Calibrator:
             return measured
 
         # A link's two directions never run at once: the acknowledgements of one would count against the other.
-        first_directions = {direction.hop for direction in self._plan.directions[::2]}
+        first = {direction.link: direction for direction in reversed(directions)}
         measured: dict[tuple[str, str], RateMeasurement] = {}
         with ThreadPoolExecutor(num_parallel, thread_name_prefix="calibrate") as pool:
             try:
-                for first in (True, False):
-                    chosen = [direction for direction in directions if (direction.hop in first_directions) == first]
+                for is_first in (True, False):
+                    chosen = [each for each in directions if (first[each.link] is each) == is_first]
                     futures = [pool.submit(one, direction) for direction in chosen]
                     # In short waits: a signal that another thread took is handled when this one next wakes.
                     while wait(futures, timeout=SIGNAL_LATENCY_S, return_when=FIRST_EXCEPTION).not_done:

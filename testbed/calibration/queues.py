@@ -29,6 +29,8 @@ _MIN_SENDS: Final = 50
 """So many fill the queue, so that one more or less, which is what a full queue varies by, is 2 %."""
 _EXCESS: Final = 2.0
 """Sent over what the link carries, at least."""
+_FILL_S: Final = 0.1
+"""In which a queue that takes longer to drain is filled."""
 _SENDS_PER_ROUND: Final = 8
 _FILLINGS: Final = 3.0
 _FULL_S: Final = 0.5
@@ -151,16 +153,17 @@ def _fill(deployment: Deployment, direction: Direction) -> _Filling:
             idle_s += [delay_s for _, delay_s in _arrived(target)]
         drops_before = num_drops(deployment, direction)
         begun_s = time.time()
-        # Sent at more than _EXCESS of the rate, the queue fills within drain_s / (_EXCESS - 1).
-        full_s = begun_s + drain_s / (_EXCESS - 1)
+        # Sent at so many times the rate, the queue fills within drain_s / (excess - 1).
+        excess = max(_EXCESS, 1 + drain_s / _FILL_S)
+        full_s = begun_s + drain_s / (excess - 1)
         full: list[float] = []
         # Paced, so that nobody else on this core starves; where the pace cannot be kept, flat out.
-        round_s = _SENDS_PER_ROUND * num_segments * PACKET_BYTES * 8 / direction.rate_bps / _EXCESS
+        round_s = _SENDS_PER_ROUND * num_segments * PACKET_BYTES * 8 / direction.rate_bps
         next_s = begun_s
         with realtime():
             while (now_s := time.time()) < full_s + min(_FILLINGS * drain_s, _FULL_S):
                 time.sleep(max(0.0, next_s - now_s))
-                next_s = max(next_s + round_s, now_s)
+                next_s = max(next_s + round_s / (excess if now_s < full_s else _EXCESS), now_s)
                 for _ in range(_SENDS_PER_ROUND):
                     send(num_segments)
                 full += [delay_s for sent_s, delay_s in _arrived(target, _READS_PER_ROUND) if sent_s > full_s]

@@ -65,7 +65,7 @@ def test_everything_reads_back_and_calibrates(tmp_path: Path) -> None:
         calibration = calibrate(deployment)
         assert len(calibration.links) == len(deployment.plan.directions)
         assert {measurement.congestion for measurement in calibration.links} == {"cubic"}
-        assert {measurement.rate_of for measurement in calibration.links} == {"w0 -> s0", "s0 -> w0"}
+        assert {measurement.rate_of for measurement in calibration.links} == {"w0 -> s0", "s0 -> w1"}
         assert [(each.num_directions, each.queue is not None) for each in calibration.classes] == [(2, True)] * 2
 
 
