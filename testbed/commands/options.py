@@ -69,7 +69,13 @@ MachinesFile = Annotated[
     ),
 ]
 Retries = Annotated[
-    int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
+    int,
+    typer.Option(
+        "--retries",
+        help="So many invalid runs of a point are repeated, and degraded ones with reproduce.",
+        min=0,
+        max=100,
+    ),
 ]
 Output = Annotated[Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)]
 Calibrate = Annotated[

@@ -46,9 +46,10 @@ def reproduce(
     """Run what papers claim and judge it: what the paper says, what a model says and what was emulated, side by side.
 
     Every claim says what is computed of which runs, what is expected, and why that tolerance; it is only as good as the
-    runs below it: one that is invalid, also when repeated (--retries), and the claim is not judged. Points with a valid
-    result below --output are not run again, unless another version of the code or another machine made it (--reuse). A
-    page, Markdown, LaTeX and JSON go to OUTPUT/claims, those of --quick beside the others (NAME-quick). Needs root.
+    runs below it. One that is invalid or degraded, by this machine's doing, is repeated (--retries); what it is then
+    counts, and if that is invalid, the claim is not judged. Points with a valid result below --output are not run
+    again, unless another version of the code or another machine made it (--reuse). A page, Markdown, LaTeX and JSON go
+    to OUTPUT/claims, those of --quick beside the others (NAME-quick). Needs root.
 
     Exit codes of their own: 1 if any claim within reach does not hold.
 

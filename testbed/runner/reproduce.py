@@ -112,7 +112,7 @@ def prepare(
     plan: Planner = plan_here,
 ) -> list[Reproduction]:
     """Everything planned and results of such outcomes that may be reused found below `output`, before anything runs;
-    when it does, so many invalid runs of a point are repeated.
+    when it does, so many runs of a point are repeated, if they are of no such outcome.
 
     `name` is a spec's path, a paper's folder or name, or `all`. Raises SpecError, MissingRequirementError.
     """

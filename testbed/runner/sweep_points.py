@@ -88,7 +88,8 @@ def found(
     num_retries: int = 0,
     outcomes: Container[Outcome] = STANDING,
 ) -> Comparison:
-    """The sweep with the results of such outcomes that its points have below `output` and that may be reused.
+    """The sweep with the results of such outcomes that its points have below `output` and that may be reused; runs that
+    are only degraded or invalid, and not of such an outcome, are repeated as often as said.
 
     A sweep that was interrupted goes on: all of its runs that came to their end count, whatever became of them.
     Raises SpecError where sweep.json cannot be read.
@@ -124,6 +125,7 @@ def found(
                 predicted=predict_run(plan, expected, contending_codec_times(plan, measures=False)),
                 num_requested=sweep.repeat,
                 num_retries=num_retries,
+                accepted=outcomes,
                 runs=tuple(runs),
                 unlike={run.record: others[run.record] for run in runs if run.record in others},
                 machines={

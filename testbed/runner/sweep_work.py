@@ -191,7 +191,8 @@ def _moved_in(summary: Summary, output: Path) -> Summary:
 def _heading(point: ComparedPoint, number: int, total: int, left_s: float | None) -> Text:
     text = Text.assemble((f"[{number}/{total}] ", "bold cyan"), (settings_text(point.settings), "bold"))
     if tries := num_tries(point):
-        text.append(f"   again, since it was invalid ({tries} of at most {point.num_retries})", style="yellow")
+        outcome = point.repeated[-1].outcome
+        text.append(f"   again, since it was {outcome} ({tries} of at most {point.num_retries})", style="yellow")
     if left_s is not None:
         text.append(f"   about {_duration_text(left_s)} to go", style="dim")
     return text

@@ -3,7 +3,7 @@
 Repetitions go round by round: each round runs every point once, in an order that a seed draws, and the next round runs
 them in the opposite order. So a machine that grows steadily slower, or a neighbour who comes and goes, meets all points
 alike: what drifts evenly falls out of the mean of two rounds, and runs of one round are the pairs in which settings are
-compared (testbed.store.differences). An invalid run that is to be repeated is repeated at the end of its round, so that
+compared (testbed.store.differences). A run that is to be repeated is repeated at the end of its round, so that
 it stays in its pair, and what disturbed it may have passed.
 
 Whose turn it is follows from the runs that there are and from nothing else: a sweep that was killed goes on with it.
@@ -39,7 +39,7 @@ def next_turn(points: Sequence[ComparedPoint], seed: int, *, busy: Container[int
 
 
 def num_tries(point: ComparedPoint) -> int:
-    """How many runs of its present round were invalid, and are to be repeated."""
+    """How many runs of its present round are repeated, as they were invalid, or degraded where that is not accepted."""
     found = 0
     for repeated in reversed(point.is_repeated):
         if not repeated:

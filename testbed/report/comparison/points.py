@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -12,7 +12,7 @@ import polars as pl
 
 from testbed.errors import SpecError
 from testbed.experiment.sweep import settings_text, value_text
-from testbed.record.summary import Summary, kind_of_reason, magnitude_of_reason
+from testbed.record.summary import STANDING, Outcome, Summary, kind_of_reason, magnitude_of_reason
 from testbed.report import wording
 from testbed.report.comparison.answer import answer
 from testbed.store.reuse import Reuse
@@ -20,6 +20,7 @@ from testbed.theory.predict import RunPrediction
 
 State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
 SCHEMA_VERSION: Final = 3
+_JUDGED: Final[tuple[Outcome, ...]] = ("valid", "degraded", "invalid")
 _SEVERITY: Final[tuple[State, ...]] = ("valid", "degraded", "not run", "invalid", "unsupported", "failed")
 
 
@@ -38,7 +39,9 @@ class ComparedPoint:
     num_requested: int
     """Runs that the sweep wants of it."""
     num_retries: int = 0
-    """So many invalid runs are repeated."""
+    """So many invalid runs are repeated, and degraded ones where these are not accepted."""
+    accepted: Container[Outcome] = STANDING
+    """What runs may be and are not repeated."""
     runs: tuple[Summary, ...]
     """All that there are, in the order in which they were made."""
     unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -48,10 +51,10 @@ class ComparedPoint:
 
     @property
     def is_repeated(self) -> tuple[bool, ...]:
-        """Of each run, whether it is invalid and another was made in its place, or is to be."""
+        """Of each run, whether it is not accepted and another was made in its place, or is to be."""
         left, found = self.num_retries, []
         for run in self.runs:
-            repeated = run.outcome == "invalid" and left > 0
+            repeated = run.outcome in _JUDGED and run.outcome not in self.accepted and left > 0
             left -= repeated
             found.append(repeated)
         return tuple(found)
@@ -68,7 +71,7 @@ class ComparedPoint:
 
     @property
     def repeated(self) -> list[Summary]:
-        """Its invalid runs that were repeated."""
+        """Its runs that were repeated."""
         return [run for run, repeated in zip(self.runs, self.is_repeated, strict=True) if repeated]
 
     @property
@@ -87,7 +90,7 @@ class ComparedPoint:
     @property
     def usable(self) -> list[Summary]:
         """Runs whose numbers stand."""
-        standing = [run for run in self.runs if run.stands]
+        standing = [run for run in self.counted if run.stands]
         return [run for run in standing if run.iteration_time_s or run.command]
 
     def row(self) -> dict[str, float | int | str | None]:

@@ -102,6 +102,22 @@ def test_an_invalid_run_is_repeated_before_claims_are_judged(
         assert [each.state for each in finished.judgements] == [state]
 
 
+def test_a_degraded_run_is_repeated_and_what_it_is_then_counts(
+    tmp_path: Path, run: Callable[..., Callable[[Experiment], Summary]]
+) -> None:
+    path, text = spec(tmp_path, CLAIM), StringIO()
+    (reproduction,) = prepare(str(path), quick=False, output=tmp_path / "once", outcomes=("valid",), num_retries=1)
+    finished = reproduction.with_part_run(0, run(first="degraded"), Console(file=text, width=120))
+    assert [each.state for each in finished.judgements] == ["holds"]
+    assert "again, since it was degraded (1 of at most 1)" in text.getvalue()
+    points = finished.parts[0].comparison.points
+    assert [len(point.repeated) for point in points] == [1, 1]
+    assert all(point.usable == point.counted for point in points), "no number is a repeated run's"
+    (reproduction,) = prepare(str(path), quick=False, output=tmp_path / "twice", outcomes=("valid",), num_retries=1)
+    finished = reproduction.with_part_run(0, run(outcome="degraded"), Console(file=StringIO()))
+    assert [each.state for each in finished.judgements] == ["degraded"]
+
+
 def test_before_it_runs_nothing_is_judged(tmp_path: Path) -> None:
     (reproduction,) = prepare(str(spec(tmp_path, CLAIM)), quick=False, output=tmp_path, outcomes=("valid",))
     assert [(each.state, each.measured) for each in reproduction.judgements] == [("not judged", None)]
