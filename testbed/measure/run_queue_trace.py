@@ -185,6 +185,7 @@ class RunQueueWatch:
         self._computing: frozenset[int] = frozenset()
         self._lock = threading.Lock()
         self._trace: RunQueueTrace | None = None
+        np.unique(np.zeros(0))  # loads numpy.ma: now, and not beside workers that compute
         self.missing: str | None = None
         """Why not every wait has been taken; None: all have."""
         try:

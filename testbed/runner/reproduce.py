@@ -50,8 +50,8 @@ class Part:
         return [claims.judge(claim, points) for claim in self.sweep.claims]
 
     def run(self, run: Callable[[Experiment], Summary], console: Console) -> "Part":
-        """The part with its points' missing runs done. Raises Interrupted."""
-        comparison = run_sweep(self.comparison, self.plans, run=run, console=console)
+        """The part with its points' missing runs done. Raises Interrupted. Pictures for papers are of its claims."""
+        comparison = run_sweep(self.comparison, self.plans, run=run, console=console, pictures=False)
         return replace(self, comparison=comparison)
 
 

@@ -278,6 +278,7 @@ class _Run:
         found.calibration = bench.calibration
         found.underlay.append(bench.underlay)
         self.writer.write_calibration(found.calibration.to_json())
+        self.writer.flush()  # the first table loads what writes them: now, and not beside workers that compute
         read_back = bench.deployment.read_back()
         runtime = bench.runtime.describe()
         recorder = Recorder(

@@ -41,12 +41,14 @@ def run_sweep(
     engine: Engine | None = None,
     arguments: Sequence[str] = (),
     now_s: Callable[[], float] = time.monotonic,
+    pictures: bool = True,
 ) -> Comparison:
     """Run what is missing of the points, in turns, and write the sweep's numbers after every run and its page at the
     end, also when interrupted. `plans` are those of the points, as :func:`found` had them.
 
     `run` makes a run on this machine and raises RunStoppedError for one that ended early; `engine` says where runs are
-    made, here unless something else is said, and `arguments` are those of `testbed run` for the same elsewhere.
+    made, here unless something else is said, and `arguments` are those of `testbed run` for the same elsewhere. Without
+    `pictures` the page's figures are not drawn as files, which takes a quarter of a second each.
 
     Raises Interrupted after having said how to go on, MissingRequirementError where another process is at the same
     sweep, or was since :func:`found`, or the engine has no machine, and RunFailedError where it has none left or points
@@ -92,7 +94,7 @@ def run_sweep(
             console.print(text, style="yellow")
             raise
         finally:
-            write_sweep(work.comparison)
+            write_sweep(work.comparison, pictures=pictures)
     return work.comparison
 
 

@@ -28,8 +28,9 @@ _FIGURES: Final = (
 )
 
 
-def write_sweep(comparison: Comparison) -> Path:
-    """Write, or write again, everything in the sweep's directory; returns the page. Raises MissingRequirementError."""
+def write_sweep(comparison: Comparison, *, pictures: bool = True) -> Path:
+    """Write, or write again, everything in the sweep's directory, with or without pictures of its figures for papers;
+    returns the page. Raises MissingRequirementError."""
     write_comparison(comparison, goes_on=True)
     soon = time_to_loss(comparison)
     figures = comparison_figures(comparison, soon)
@@ -50,7 +51,9 @@ def write_sweep(comparison: Comparison) -> Path:
     )
     path = comparison.directory / "sweep.html"
     replace_text(path, page)
-    replace_text(path.with_suffix(".md"), sweep_markdown(comparison, soon, write_pictures(path, figures)))
+    replace_text(
+        path.with_suffix(".md"), sweep_markdown(comparison, soon, write_pictures(path, figures if pictures else {}))
+    )
     # The last: a sweep that is killed before has not come to its end.
     write_comparison(comparison)
     return path

@@ -63,3 +63,15 @@ def test_the_page_says_what_all_runs_have_in_common(record: Callable[..., Record
     )
     page = write_sweep(Comparison(name="x", axes=(("link.rate",),), points=points, directory=tmp_path / "x-sweep-1"))
     assert f"<p>{made.num_workers} workers · star · ring over tcp</p>" in page.read_text(encoding="utf-8")
+
+
+def test_without_pictures_none_are_left_of_an_earlier_time(record: Callable[..., Record], tmp_path: Path) -> None:
+    summary = record().summary
+    points = tuple(compared_point({"link.rate": rate}, summary) for rate in ("100mbit", "1gbit"))
+    made = Comparison(name="x", axes=(("link.rate",),), points=points, directory=tmp_path / "x-sweep-1")
+    page = write_sweep(made)
+    pictures = page.with_name("sweep-figures")
+    assert list(pictures.glob("*.png"))
+    write_sweep(made, pictures=False)
+    assert not list(pictures.iterdir())
+    assert "sweep-figures" not in page.with_suffix(".md").read_text()
