@@ -37,7 +37,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/benchmarks/fit.py": "tests/unit/testbed/benchmarks/test_predictions.py",
     "testbed/benchmarks/links.py": "tests/unit/testbed/benchmarks/test_suite.py",
     "testbed/benchmarks/transports.py": "tests/unit/testbed/benchmarks/test_suite.py",
-    "testbed/calibration/calibrate.py": "tests/integration/test_links.py",
     "testbed/calibration/delays.py": "tests/integration/test_links.py",
     "testbed/calibration/streams.py": "tests/integration/test_links.py",
     "testbed/cli.py": "tests/end_to_end/test_commands.py",
