@@ -30,7 +30,7 @@ _MIN_SENDS: Final = 50
 _EXCESS: Final = 2.0
 """Sent over what the link carries, at least."""
 _FILL_S: Final = 0.1
-"""In which a queue that takes longer to drain is filled."""
+"""In which a queue that takes longer to drain is filled, where calls to send keep up with that."""
 _SENDS_PER_ROUND: Final = 8
 _FILLINGS: Final = 3.0
 _FULL_S: Final = 0.5
@@ -71,6 +71,12 @@ class QueueMeasurement:
 def fill_s(direction: Direction) -> float:
     """How long a full queue takes to drain."""
     return direction.requested.queue_bytes * 8 / direction.rate_bps
+
+
+def _filling_excess(direction: Direction, num_segments: int) -> float:
+    """How many times the link's rate to send while its queue fills, in calls of so many segments."""
+    sent_bps = num_segments * PACKET_BYTES * 8 / _SEND_CALL_S
+    return max(_EXCESS, min(1 + fill_s(direction) / _FILL_S, sent_bps / direction.rate_bps))
 
 
 def num_drops(deployment: Deployment, direction: Direction) -> int:
@@ -154,7 +160,7 @@ def _fill(deployment: Deployment, direction: Direction) -> _Filling:
         drops_before = num_drops(deployment, direction)
         begun_s = time.time()
         # Sent at so many times the rate, the queue fills within drain_s / (excess - 1).
-        excess = max(_EXCESS, 1 + drain_s / _FILL_S)
+        excess = _filling_excess(direction, num_segments)
         full_s = begun_s + drain_s / (excess - 1)
         full: list[float] = []
         # Paced, so that nobody else on this core starves; where the pace cannot be kept, flat out.

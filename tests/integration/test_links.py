@@ -18,6 +18,7 @@ import pytest
 from testbed.calibration.cache import Mode
 from testbed.calibration.calibrate import calibrate, delays_of, flow_of, measure_rate, rate_of
 from testbed.calibration.delays import one_way_delays_s
+from testbed.calibration.queues import measure_queue
 from testbed.calibration.streams import receive_rate_bps, streaming
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import CalibrationError, MissingRequirementError, RunFailedError, SpecError
@@ -67,6 +68,15 @@ def test_everything_reads_back_and_calibrates(tmp_path: Path) -> None:
         assert {measurement.congestion for measurement in calibration.links} == {"cubic"}
         assert {measurement.rate_of for measurement in calibration.links} == {"w0 -> s0", "s0 -> w1"}
         assert [(each.num_directions, each.queue is not None) for each in calibration.classes] == [(2, True)] * 2
+
+
+@pytest.mark.parametrize("link", [{"rate": "10mbit", "queue": "1MB"}, {"rate": "100mbit", "queue": "20MB"}])
+def test_a_long_queue_is_full_when_its_delay_is_taken(tmp_path: Path, link: dict[str, str]) -> None:
+    """The second was called an eighth too short when it was filled at more than calls could send."""
+    with deployed(tmp_path, link=link) as deployment:
+        found = measure_queue(deployment, deployment.plan.directions[0])
+        assert found.num_drops
+        assert abs(found.error) < 0.05
 
 
 @pytest.mark.parametrize(

@@ -31,3 +31,17 @@ def test_nothing_is_not_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "_fill", lambda *_: queues._Filling([1e-3], [], 90))
     with pytest.raises(CalibrationError, match=r"^w0 -> s0: its queue was filled 5 times, and nothing"):
         measure_queue(NOBODY, DIRECTION)
+
+
+@pytest.mark.parametrize(
+    ("rate", "queue", "excess"),
+    [
+        ("10mbit", "1MB", 9.0),  # 0.8 s to drain, filled in a tenth
+        ("100mbit", "20MB", 4.04),  # what calls of a packet each send in 30 us, and not seventeen times the rate
+        ("1gbit", "1MB", 2.0),
+    ],
+)
+def test_a_queue_fills_no_faster_than_calls_send(rate: str, queue: str, excess: float) -> None:
+    plan = make_plan(validate({"name": "x", "workers": 2, "link": {"rate": rate, "queue": queue}}))
+    num_segments = 5 if rate == "1gbit" else 1
+    assert queues._filling_excess(plan.directions[0], num_segments) == pytest.approx(excess, rel=0.01)
