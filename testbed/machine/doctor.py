@@ -30,6 +30,7 @@ from testbed.hosts.cgroups import available_controllers, fix, needed_controllers
 from testbed.hosts.clean import FORGET_FIX, leftovers
 from testbed.hosts.docker_cli import FIX as DOCKER_FIX
 from testbed.hosts.docker_cli import docker_here
+from testbed.links.htb import Shaper
 from testbed.machine.fit import known_costs
 from testbed.measure.run_queue_trace import RunQueueTrace
 from testbed.metrics.families import PORT
@@ -96,11 +97,7 @@ def _try_in_namespace(commands: Sequence[str]) -> str:
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1]
 
 
-_HTB: Final = (
-    "tc qdisc add dev v0 root handle 1: htb default 1",
-    "tc class add dev v0 parent 1: classid 1:1 htb rate 100mbit burst 1514 quantum 60000",
-    "tc qdisc add dev v0 parent 1:1 handle 10: bfifo limit 1000000",
-)
+_SHAPER: Final = Shaper.of(interface="v0", rate_bps=1e8, queue_bytes=1_000_000)
 
 
 @functools.cache
@@ -323,7 +320,7 @@ def _compiler_check() -> Check:
 
 
 def _kernel_checks() -> list[Check]:
-    shaping = _try_in_namespace([VETH, *_HTB])
+    shaping = _try_in_namespace([VETH, *(f"tc {line}" for line in _SHAPER.commands())])
     untraced = missing_for_run_queue_trace()
     available = congestion_controls()
     default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()

@@ -20,7 +20,7 @@ from testbed.theory.predict import RunPrediction
 
 State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
 SCHEMA_VERSION: Final = 3
-_JUDGED: Final[tuple[Outcome, ...]] = ("valid", "degraded", "invalid")
+_REPEATABLE: Final[tuple[Outcome, ...]] = ("degraded", "invalid")
 _SEVERITY: Final[tuple[State, ...]] = ("valid", "degraded", "not run", "invalid", "unsupported", "failed")
 
 
@@ -41,7 +41,7 @@ class ComparedPoint:
     num_retries: int = 0
     """So many invalid runs are repeated, and degraded ones where these are not accepted."""
     accepted: Container[Outcome] = STANDING
-    """What runs may be and are not repeated."""
+    """Outcomes for which no run is repeated."""
     runs: tuple[Summary, ...]
     """All that there are, in the order in which they were made."""
     unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ComparedPoint:
         """Of each run, whether it is not accepted and another was made in its place, or is to be."""
         left, found = self.num_retries, []
         for run in self.runs:
-            repeated = run.outcome in _JUDGED and run.outcome not in self.accepted and left > 0
+            repeated = run.outcome in _REPEATABLE and run.outcome not in self.accepted and left > 0
             left -= repeated
             found.append(repeated)
         return tuple(found)
