@@ -134,25 +134,28 @@ class BacklogProber:
     ) -> Reading:
         """The last reading until which the queue surely held something.
 
-        One that is found empty ends a chain at a moment that is in step with the link: where one packet at a time
-        waits, and not for long, chains begin before one leaves and end after one left, and a link at its rate was seen
-        at 115 % of it. Then only what came before counts, as long as more than a packet waited; and all where more was
-        sent than a link of that rate can.
+        One that is found empty, or with no more than an acknowledgement, ends a chain at a moment that is in step with
+        the link: where one packet at a time waits, and not for long, chains begin before one leaves and end after one
+        left, and a link at its rate was seen at 115 % of it. Then only what came before counts, as long as more than a
+        packet waited; and all where more was sent than a link of that rate can. Otherwise a chain ends only where one
+        could begin.
         """
         last = sure = first
         for _ in range(MAX_READINGS):
-            wait_s = min(MARGIN * certain_s(last), until_s - last.at_s)
-            if wait_s < MIN_GAP_S:
+            certain = MARGIN * certain_s(last)
+            if certain < MIN_GAP_S:
                 break
+            wait_s = min(certain, until_s - last.at_s)
+            if wait_s < MIN_GAP_S:
+                return last
             sleep(wait_s)
             following = read(key)
             if not follows(last, following):
-                break
-            due_bytes = following.rate_bps * (following.at_s - first.at_s) / 8
-            possible_bytes = due_bytes + GRANULE_MARGIN * self._granule_bytes
-            if not following.backlog_bytes and following.class_bytes - first.class_bytes <= possible_bytes:
-                return sure
+                return last
             last = following
             if last.backlog_bytes > GRANULE_MARGIN * self._granule_bytes:
                 sure = last
-        return last
+        due_bytes = last.rate_bps * (last.at_s - first.at_s) / 8
+        possible_bytes = due_bytes + GRANULE_MARGIN * self._granule_bytes
+        empty = MARGIN * certain_s(last) < MIN_GAP_S
+        return sure if empty and last.class_bytes - first.class_bytes <= possible_bytes else last

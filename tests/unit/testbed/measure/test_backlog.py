@@ -125,10 +125,13 @@ def test_a_probe_that_failed_gives_the_next_one_no_bias() -> None:
     assert sent == pytest.approx(due, rel=0.025), "three standard deviations of chance; 18 % without a wait of its own"
 
 
+@pytest.mark.parametrize("acknowledgement_bytes", [0, 66])
 @pytest.mark.parametrize(("waits", "says_something"), [(0.45, False), (0.6, False), (0.8, False), (1.0, True)])
-def test_a_queue_that_was_empty_when_a_chain_ended_gives_no_bias(*, waits: float, says_something: bool) -> None:
+def test_a_queue_that_was_empty_when_a_chain_ended_gives_no_bias(
+    *, waits: float, says_something: bool, acknowledgement_bytes: int
+) -> None:
     """A port whose super-frames come at its rate and wait for a part of their time: chains that begin while one waits
-    and end when none does have seen one too many."""
+    and end when none does, or just an acknowledgement behind it, have seen one too many."""
     granule, rate_bps = 68_000, 250e6
     period_s = granule * 8 / rate_bps
     now_s, sent, due, num_probes = 0.0, 0.0, 0.0, 0
@@ -143,7 +146,7 @@ def test_a_queue_that_was_empty_when_a_chain_ended_gives_no_bias(*, waits: float
             at_s=now_s,
             rate_bps=rate_bps,
             class_bytes=granule * int(now_s / period_s),
-            backlog_bytes=granule if waiting else 0,
+            backlog_bytes=granule * waiting + acknowledgement_bytes,
         )
 
     taken = prober(65_536)
