@@ -142,20 +142,18 @@ class BacklogProber:
         """
         last = sure = first
         for _ in range(MAX_READINGS):
-            certain = MARGIN * certain_s(last)
-            if certain < MIN_GAP_S:
-                break
-            wait_s = min(certain, until_s - last.at_s)
+            wait_s = min(MARGIN * certain_s(last), until_s - last.at_s)
             if wait_s < MIN_GAP_S:
-                return last
+                break
             sleep(wait_s)
             following = read(key)
             if not follows(last, following):
-                return last
+                break
             last = following
             if last.backlog_bytes > GRANULE_MARGIN * self._granule_bytes:
                 sure = last
         due_bytes = last.rate_bps * (last.at_s - first.at_s) / 8
         possible_bytes = due_bytes + GRANULE_MARGIN * self._granule_bytes
-        empty = MARGIN * certain_s(last) < MIN_GAP_S
-        return sure if empty and last.class_bytes - first.class_bytes <= possible_bytes else last
+        could_go_on = MARGIN * certain_s(last) >= MIN_GAP_S
+        too_fast = last.class_bytes - first.class_bytes > possible_bytes
+        return last if could_go_on or too_fast else sure
