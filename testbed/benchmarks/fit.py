@@ -49,7 +49,7 @@ def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit
             sizes=group["sizes"],
             stacks=group["stacks"],
             repeat=REPEAT,
-            options={"repeat_short": REPEAT_SHORT, "rest": True},
+            options={"repeat_short": REPEAT_SHORT},
             congestion="cubic",
         )
         for row in found:

@@ -101,7 +101,7 @@ def group_rows(name: str, group: Mapping[str, Any], errors: list[float]) -> Iter
             sizes=group["sizes"],
             stacks=group["stacks"],
             repeat=REPEAT,
-            options={"repeat_short": REPEAT_SHORT, "rest": True},
+            options={"repeat_short": REPEAT_SHORT},
             congestion="cubic",
             **keys,
         )

@@ -1,7 +1,35 @@
-"""Numbers of a claim, and what it expects of them, in its unit."""
+"""Numbers of a claim, and what it expects of them, in its unit, and what a number is in words."""
+
+from collections.abc import Mapping
+from typing import Final
 
 from testbed.experiment.claims import Claim
 from testbed.record import number_text
+
+FORMULAS_IN_WORDS: Final[Mapping[str, str]] = {
+    "W": "workers",
+    "P": "parameter servers",
+    "S": "gradients, bytes",
+    "R": "rate of a link, bit/s",
+    "R / 1e6": "rate of a link, Mbit/s",
+    "R / 1e9": "rate of a link, Gbit/s",
+    "c": "compression ratio",
+    "a": "one-way latency, s",
+    "log2(W)": "log2 of the number of workers",
+    "iteration_time_s.median": "time of an iteration",
+    "allreduce.time_s": "time of an all-reduce",
+    "scaling_factor": "scaling factor",
+    "sent_bytes": "bytes sent by a worker in an iteration",
+    "received_bytes": "bytes received by a worker in an iteration",
+    "link_share": "utilization of workers' links",
+    "link_busy_share": "utilization of workers' links while buckets are under way",
+    "server_busy": "utilization of a server's link",
+    "stages.time_to_start_s": "time to the first iteration",
+    "stages.wall_s": "time of the whole run",
+    "loss.end": "loss at the end",
+    "abs(prediction.iteration_error)": "error of the predicted iteration",
+}
+"""Formulas that say nothing to who does not know the names of numbers."""
 
 
 def value_text(value: float | None, unit: str) -> str:
@@ -37,3 +65,8 @@ def _bound_text(value: float, unit: str) -> str:
 def is_time(unit: str) -> bool:
     """Whether values are seconds, by themselves or of something: `s`, `s/sample`; `samples/s` is a rate."""
     return unit == "s" or unit.startswith("s/")
+
+
+def formula_text(formula: str) -> str:
+    """What a formula stands for, as an axis says it: `rate of a link, Gbit/s`; of arithmetic the formula itself."""
+    return FORMULAS_IN_WORDS.get(formula, formula)

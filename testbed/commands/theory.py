@@ -164,7 +164,7 @@ def _verified(found: "Advice", trace: str, *, max_efficiency: float, output: Pat
 def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
     """Predict a spec's iteration without root and without running it.
 
-    Its time and parts, the scaling factor, bytes and utilisation of each link, the critical path and what decides, by
+    Its time and parts, the scaling factor, bytes and utilization of each link, the critical path and what decides, by
     the cost model; beside it what other models say. `testbed fit` measures the cost model's parameters on this machine;
     without it they are defaults. `dilation: auto` is what it is for a run here. Of workload allreduce: the time of each
     size on each stack.

@@ -56,7 +56,7 @@ class Progress(Protocol):
         """Iteration `index` (from 1) of `total` is over."""
 
     def links(self, utilizations: Sequence[tuple[str, float]]) -> None:
-        """Name and utilisation, 0 to 1, of every link direction since the last sample."""
+        """Name and utilization, 0 to 1, of every link direction since the last sample."""
 
 
 class Announcer(Progress, Protocol):

@@ -260,7 +260,7 @@ def _buckets(record: Record, clock: _Clock, exchanges: _Exchanges) -> Iterator[E
 
 
 def _links(record: Record, clock: _Clock) -> Iterator[Event]:
-    """Utilisation holds from a sample to the next; backlog is what a sample found."""
+    """Utilization holds from a sample to the next; backlog is what a sample found."""
     process = _network(record)
     for link in record.summary.links:
         mine = (pl.col("link") == link.name) & (pl.col("node") == link.from_)
@@ -274,7 +274,7 @@ def _links(record: Record, clock: _Clock) -> Iterator[Event]:
             could_bits = np.maximum(history.bits(at_s[:-1], at_s[1:]), 1.0)
             carried_bits = record.summary.dilation * 8 * np.diff(frame["class_bytes"].to_numpy())
             for begin_s, percent in zip(at_s[:-1], 100 * carried_bits / could_bits, strict=True):
-                yield _counter(f"{title} utilisation", process, clock.us(float(begin_s)), "%", round(float(percent), 2))
+                yield _counter(f"{title} utilization", process, clock.us(float(begin_s)), "%", round(float(percent), 2))
         for when_s, backlog_bytes in zip(at_s, frame["backlog_bytes"].to_list(), strict=True):
             yield _counter(f"{title} backlog", process, clock.us(float(when_s)), "bytes", backlog_bytes)
 

@@ -93,9 +93,9 @@ def utilization(record: Record) -> Figure | None:
     at_s = [rounded((moment_s - start_s) / record.summary.dilation) for moment_s in starts]
     marks = Rules(name="starts of iterations", color="#8c8c8c40", x=at_s)
     changes, among = _changes(record, end_s=(end_s - start_s) / record.summary.dilation)
-    title = "Utilisation of links"
+    title = "Utilization of links"
     if lines:
-        share = Axis(title="utilisation", suffix=" %", zero=True)
+        share = Axis(title="utilization", suffix=" %", zero=True)
         series: list[Series] = [marks, *_utilization_lines(frames), *changes]
         return Figure(title=title, height=260, x=Axis(title=f"seconds{among}"), y=share, series=series, zoom=True)
     return Figure(
@@ -473,7 +473,7 @@ def _utilization_heat(frames: Mapping[str, pl.DataFrame]) -> Boxes:
     ]
     left, right, rows, percents, texts = (list(column) for column in zip(*cells, strict=True))
     return Boxes(
-        name="utilisation: faint 0 %, full colour 100 %",
+        name="utilization: faint 0 %, full colour 100 %",
         color=NAVY,
         left=left,
         right=right,

@@ -56,7 +56,7 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "utilization_mean": "What the link carried over what it could have carried in the measured iterations.",
     "utilization_busy": "The same while at least one bucket was under way, from when all of its members had handed "
     "it over; to a parameter server, from when the first had.",
-    "background": "What background flows took of the link in the measured iterations; it is in the utilisation and not "
+    "background": "What background flows took of the link in the measured iterations; it is in the utilization and not "
     "in the bytes.",
     "bytes": "Counted by what shapes the link, with headers, pure acknowledgements taken out, next to what "
     "the collective's schedule sends; a dash where flows could have taken another of several equal paths, or where a "

@@ -3,7 +3,7 @@
 The prediction is the cost model's: each worker computes, its buckets are exchanged one after the other as they become
 ready, and an exchange is timed message by message on the plan's links (`transports/collectives/timing.py`). Where an
 engine joins what is ready, the buckets are those that it makes then (`joining.py`), and not the plan's. Beside it
-stand models that know less (architectures, the DAG of S-SGD, full utilisation) and one that knows more of sharing and
+stand models that know less (architectures, the DAG of S-SGD, full utilization) and one that knows more of sharing and
 nothing of hosts (the flow simulation), so that one sees how far they are apart.
 """
 
@@ -60,7 +60,7 @@ class LinkLoad(NamedTuple):
     name: str
     num_bytes: float
     """In one iteration; where flows choose among equal paths, their mean."""
-    utilisation: float
+    utilization: float
     """Of its rate, over the iteration."""
 
 

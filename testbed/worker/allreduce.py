@@ -60,7 +60,7 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
             num_warmup=1,
             num_samples=options.num_samples(size_bytes),
             latency_s=configuration.network_info.latency_s,
-            rest_s=configuration.network_info.rest_s if options.rest else 0.0,
+            rest_s=configuration.network_info.rest_s,
         )
         kept: list[Sample] = []
         for sample in samples:

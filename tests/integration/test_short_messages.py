@@ -8,8 +8,7 @@ from tests.load import is_busy
 
 @pytest.mark.privileged
 @pytest.mark.quiet  # a time, of messages of milliseconds
-@pytest.mark.parametrize("rest", [False, True], ids=["one after another", "from rest"])
-def test_short_messages_take_their_time(rest: bool) -> None:
+def test_short_messages_take_their_time() -> None:
     """40 kB between two at 25 Mbit/s: two messages of 20 kB each way, one after the other, 13.4 ms."""
     rows = allreduce_rows(
         num_workers=2,
@@ -18,7 +17,6 @@ def test_short_messages_take_their_time(rest: bool) -> None:
         stacks=["ring/tcp", "gloo"],
         repeat=15,  # some of gloo's begin apart
         congestion="cubic",
-        options={"rest": rest},
     )
     ratios = {row["stack"]: row["ratio_to_bound"] for row in rows}
     assert set(ratios) == {"ring/tcp", "gloo"}

@@ -204,7 +204,7 @@ class Channel(Options):
 
     @abstractmethod
     def goodput_fraction(self, mtu: int) -> float:
-        """Payload bytes per wire byte at full utilisation: 1448/1514 for TCP at MTU 1500."""
+        """Payload bytes per wire byte at full utilization: 1448/1514 for TCP at MTU 1500."""
 
 
 CHANNELS: Final[Registry[Channel]] = Registry("channel", "transports.channels")

@@ -36,9 +36,6 @@ class AllReduce(AgentWorkload):
     """Samples of each size and stack, after one that warms up."""
     repeat_short: int | None = Field(None, ge=1, le=10_000)
     """The same of buffers of up to 256 KiB, whose times differ more from sample to sample; open: as `repeat`."""
-    rest: bool = False
-    """Whether links rest before each operation until they let their bursts pass again, as after computing; otherwise
-    one operation follows another, as in nccl-tests and in the OSU benchmarks."""
 
     @field_validator("sizes_bytes")
     @classmethod

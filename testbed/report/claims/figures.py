@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from testbed.claims.judge import Judgement, PointValue
-from testbed.claims.wording import is_time
+from testbed.claims.wording import formula_text, is_time
 from testbed.experiment.claims import PaperSays
 from testbed.report.figures import AMBER, BLUE, GREY, PALETTE, RED, Axis, Figure, Line, Marks, Number, Series, rounded
 
@@ -57,8 +57,8 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     return Figure(
         title=claim.name,
         height=230,
-        x=Axis(title=over or "") if numeric else Axis(ticks=ticks, categories=True, grid=False),
-        y=Axis(title=f"{claim.of}{f', {unit}' if unit else ''}", zero=True),
+        x=Axis(title=formula_text(over or "")) if numeric else Axis(ticks=ticks, categories=True, grid=False),
+        y=Axis(title=f"{formula_text(claim.of)}{f', {unit}' if unit else ''}", zero=True),
         series=series,
     )
 
@@ -117,8 +117,10 @@ def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
     series = [each for judgement, name, color in colored for each in _series(judgement, name, color)]
     places = sorted({place for each in series for place in each.x})
     wide = min(places) > 0 and max(places) / min(places) >= _WIDE
-    axis = Axis(title=over, log=True, ticks={place: f"{place:g}" for place in places}) if wide else Axis(title=over)
-    return Figure(title=looked_at, height=320, x=axis, y=Axis(title=looked_at, zero=True), series=series)
+    ticks = {place: f"{place:g}" for place in places} if wide else {}
+    axis = Axis(title=formula_text(over), log=wide, ticks=ticks)
+    title = formula_text(looked_at)
+    return Figure(title=title, height=320, x=axis, y=Axis(title=title, zero=True), series=series)
 
 
 def _series(judgement: Judgement, name: str, color: str) -> Iterator[Line | Marks]:

@@ -83,7 +83,7 @@ def render_prediction(found: IterationPrediction, plan: Plan, expected: Expected
     console.print(models)
     links = Table("link", "carries", "of its rate")
     for link in found.links[:_NUM_LINKS]:
-        links.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
+        links.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilization))
     console.print(links)
     render_notes(plan.experiment.topology.assumptions(), console)
     if plan.dilation_text:

@@ -58,7 +58,7 @@ def render_simulation(found: Simulation, console: Console) -> None:
     console.print(f"  exchanges of an iteration: {shown}{more}", highlight=False)
     table = Table("busiest links", "carry in an iteration", "of their rate")
     for link in found.busiest:
-        table.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
+        table.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilization))
     console.print(table)
     render_notes(found.assumptions, console)
     console.print(f"{_METHODS[found.method]}: {digits(found.num_tasks)} in all. {REACH}", highlight=False, style="dim")

@@ -337,7 +337,7 @@ class LiveProgress:
             self._console.print(f"{phase.replace('_', '-')}: {line}", highlight=False)
 
     def links(self, utilizations: Sequence[tuple[str, float]]) -> None:
-        """Name and utilisation, 0 to 1, of every link direction since the last sample."""
+        """Name and utilization, 0 to 1, of every link direction since the last sample."""
         with self._lock:
             self._links = list(utilizations)
 

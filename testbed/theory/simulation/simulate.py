@@ -62,7 +62,7 @@ class LinkUse(NamedTuple):
     name: str
     num_bytes: float
     """In an iteration, in the mean."""
-    utilisation: float
+    utilization: float
     """Of its rate, over all simulated time."""
 
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from testbed.claims.wording import expected_text, value_text
+from testbed.claims.formulas import names_in
+from testbed.claims.numbers import require_names
+from testbed.claims.wording import FORMULAS_IN_WORDS, expected_text, formula_text, value_text
 from testbed.experiment.claims import Claim
 from testbed.record.number_text import DASH
 
@@ -37,3 +39,21 @@ def test_numbers_have_their_units(value: float | None, unit: str, text: str) -> 
 def test_what_is_expected_is_in_the_unit_of_the_number(expect: dict[str, Any], unit: str, text: str) -> None:
     keys = {"name": "c", "of": "W", "model": "W", "take": {"kind": "median"}, "why": "because"}
     assert expected_text(Claim.model_validate({**keys, "expect": expect, "unit": unit})) == text
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        ("R / 1e9", "rate of a link, Gbit/s"),
+        ("iteration_time_s.median", "time of an iteration"),
+        ("2 * S / B", "2 * S / B"),
+    ],
+)
+def test_a_formula_that_is_a_number_by_itself_is_said_in_words(formula: str, text: str) -> None:
+    assert formula_text(formula) == text
+
+
+def test_words_are_of_numbers_that_there_are() -> None:
+    """A number that has another name by now would have lost its words silently."""
+    for formula in FORMULAS_IN_WORDS:
+        require_names(names_in(formula))

@@ -39,7 +39,7 @@ def test_a_plan_without_a_network_is_an_error(broken: dict[str, Any]) -> None:
         opening(broken, None, run_id="a", setup="")
 
 
-def test_utilisation_is_of_the_configured_rate_since_the_message_before() -> None:
+def test_utilization_is_of_the_configured_rate_since_the_message_before() -> None:
     translator = Translator(opened(workers=2))
     (first,) = translator.rows("links", sample(1.0, 0))
     assert isinstance(first, Links)
@@ -59,7 +59,7 @@ def test_what_is_dilated_is_said_in_virtual_units() -> None:
     assert (found.at_s, found.used_permille, found.rate_bps) == (0.2, [500] * 4, [10**9] * 4)
 
 
-def test_a_link_without_a_rate_has_no_utilisation() -> None:
+def test_a_link_without_a_rate_has_no_utilization() -> None:
     translator = Translator(opened(workers=2))
     translator.rows("links", sample(1.0, 0, rate_bps=UNSHAPED_BPS))
     (found,) = translator.rows("links", sample(1.1, 5000, rate_bps=UNSHAPED_BPS))

@@ -154,11 +154,11 @@ def test_counters_hold_what_each_direction_carried(everything: Record) -> None:
     for event in events(everything, "C"):
         found[event["name"]].append(event)
     assert len(found) == 2 * len(everything.summary.links)
-    used = found["w0 → s0 utilisation"]
+    used = found["w0 → s0 utilization"]
     carried = sum(a["args"]["%"] / 100 * (b["ts"] - a["ts"]) * 100 / 8 for a, b in pairwise(used))
     counted = everything.links.filter((pl.col("link") == "w0-s0") & (pl.col("node") == "w0"))["class_bytes"]
     assert carried == pytest.approx(counted.max(), rel=0.05)
-    assert found["w1 → s0 utilisation"][-2]["args"]["%"] == pytest.approx(2 * used[-2]["args"]["%"], abs=0.1)
+    assert found["w1 → s0 utilization"][-2]["args"]["%"] == pytest.approx(2 * used[-2]["args"]["%"], abs=0.1)
     assert {event["args"]["bytes"] for event in found["s0 → w3 backlog"]} == {0}
 
 

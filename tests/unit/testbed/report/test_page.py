@@ -220,7 +220,7 @@ def test_a_withheld_time_is_a_dash_with_its_reason(record: Make) -> None:
     assert "None" not in made.text
 
 
-def test_utilisation_is_that_of_links_that_have_a_rate(record: Make) -> None:
+def test_utilization_is_that_of_links_that_have_a_rate(record: Make) -> None:
     loaded = record(num_iterations=2)
     shaped, *others = loaded.summary.links
     links = [shaped, *(link.model_copy(update={"utilization_mean": None, "utilization_busy": None}) for link in others)]

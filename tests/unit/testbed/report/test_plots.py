@@ -166,7 +166,7 @@ def changed(record: Make, **arguments: object) -> Record:
     return record(changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA), **arguments)
 
 
-def test_a_change_is_a_mark_with_words_and_utilisation_is_of_the_rate_in_force(record: Make) -> None:
+def test_a_change_is_a_mark_with_words_and_utilization_is_of_the_rate_in_force(record: Make) -> None:
     before = plots.utilization(record(num_iterations=5))
     loaded = record(num_iterations=5)
     shutil.rmtree(loaded.path)

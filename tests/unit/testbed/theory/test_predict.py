@@ -34,7 +34,7 @@ def test_fast_links_leave_computing_and_slow_ones_decide() -> None:
     assert slow.scaling_factor is not None
     assert slow.scaling_factor < 0.35
     assert slow.iteration_time_s == pytest.approx(0.2 + slow.communication_s, rel=0.01)
-    assert slow.links[0].utilisation > 0.8
+    assert slow.links[0].utilization > 0.8
 
 
 @pytest.mark.parametrize("fusion", ["layers", {"kind": "time", "cycle": "150ms"}], ids=["layers", "time"])
@@ -64,7 +64,7 @@ SHARED = {"kind": "synthetic", "layers": ["4MB"] * 4, "forward": "20ms", "backwa
 def test_no_link_is_used_more_than_whole(keys: dict[str, Any]) -> None:
     """Who is done early begins the next bucket on links that still carry the one before."""
     found = predicted(**{"workers": 8, "workload": SHARED, **keys})
-    assert max(load.utilisation for load in found.links) <= 1.0
+    assert max(load.utilization for load in found.links) <= 1.0
     simulated_s = found.models["flow simulation"]
     assert found.iteration_time_s == pytest.approx(simulated_s, rel=0.1)
 

@@ -35,7 +35,7 @@ def test_numbers_of_iterations_are_those_of_the_summary() -> None:
     assert run.stands
 
 
-def test_utilisation_of_iterations_is_that_of_the_whole_in_the_mean() -> None:
+def test_utilization_of_iterations_is_that_of_the_whole_in_the_mean() -> None:
     record = load(RECORD)
     run = tracked(record)
     assert len(record.summary.links) == 8

@@ -238,7 +238,7 @@ def test_an_iteration_that_a_worker_did_not_finish_does_not_count() -> None:
     assert measure(facts(iterations=cut)).num_iterations == 1
 
 
-def test_an_unshaped_link_has_no_utilisation() -> None:
+def test_an_unshaped_link_has_no_utilization() -> None:
     summary = measure(facts(links=[LINK, replace(LINK, rate_bps=UNSHAPED_BPS)]))
     shaped, unshaped = summary.links
     assert shaped.utilization_mean is not None

@@ -43,7 +43,7 @@ def test_workers_that_do_not_wait_for_each_other_have_buckets_of_their_own() -> 
     ]
 
 
-def test_utilisations_as_calculated_manually() -> None:
+def test_utilizations_as_calculated_manually() -> None:
     known = facts(samples=samples((11.0, 0), (13.0, 25_000_000), (14.0, 30_000_000)))
     link = replace(LINK, class_bytes_end=40_000_000)
     assert mean_utilization(known, link, 40_000_000) == pytest.approx(40e6 * 8 / (100e6 * 7.0))
@@ -69,7 +69,7 @@ def test_what_waits_for_nothing_is_counted_for_as_long_as_it_flows() -> None:
     assert mean_utilization(known, gradients, gradients.class_bytes) == pytest.approx(0.5), "of the measured iterations"
 
 
-def test_the_fastest_link_has_a_utilisation_whatever_rounding_makes_of_its_mean_rate() -> None:
+def test_the_fastest_link_has_a_utilization_whatever_rounding_makes_of_its_mean_rate() -> None:
     """Sums of many intervals, and a rate divided by a dilation and multiplied again, are an ulp beyond it."""
     fastest = replace(LINK, rate_bps=MAX_RATE_BPS * (1 + 1e-15))
     assert fastest.rate_bps > MAX_RATE_BPS

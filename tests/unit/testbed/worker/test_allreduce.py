@@ -52,7 +52,7 @@ def test_a_report_is_not_under_way_while_a_short_operation_is_timed(
             )
 
     monkeypatch.setattr(module, "timed", timed)
-    options = AllReduce.model_validate({"sizes": ["64KiB", "4KiB"], "stacks": [], "rest": True})
+    options = AllReduce.model_validate({"sizes": ["64KiB", "4KiB"], "stacks": []})
     configuration = SimpleNamespace(
         rank=0,
         num_workers=2,

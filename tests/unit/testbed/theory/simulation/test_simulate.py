@@ -44,7 +44,7 @@ def test_trunks_are_as_fast_as_the_topology_makes_them(num_workers: int) -> None
     """1 Tbit/s, which elsewhere stands for a link without a rate, and 2 Tbit/s, which is more than can be emulated."""
     topology = {"kind": "leaf_spine", "leaves": 2, "spines": 1, "oversubscription": 1}
     found = simulated(num_workers, link={"rate": "100gbit"}, topology=topology, placement="spread")
-    used = {each.name: each.utilisation for each in found.busiest}
+    used = {each.name: each.utilization for each in found.busiest}
     assert used["s0 -> s2"] == pytest.approx(next(share for name, share in used.items() if name.startswith("w")))
 
 
