@@ -6,30 +6,32 @@ from typing import Final
 from testbed.experiment.claims import Claim
 from testbed.record import number_text
 
-FORMULAS_IN_WORDS: Final[Mapping[str, str]] = {
-    "W": "workers",
-    "P": "parameter servers",
-    "S": "gradients, bytes",
-    "R": "rate of a link, bit/s",
-    "R / 1e6": "rate of a link, Mbit/s",
-    "R / 1e9": "rate of a link, Gbit/s",
-    "c": "compression ratio",
-    "a": "one-way latency, s",
-    "log2(W)": "log2 of the number of workers",
-    "iteration_time_s.median": "time of an iteration",
-    "allreduce.time_s": "time of an all-reduce",
-    "scaling_factor": "scaling factor",
-    "sent_bytes": "bytes sent by a worker in an iteration",
-    "received_bytes": "bytes received by a worker in an iteration",
-    "link_share": "utilization of workers' links",
-    "link_busy_share": "utilization of workers' links while buckets are under way",
-    "server_busy": "utilization of a server's link",
-    "stages.time_to_start_s": "time to the first iteration",
-    "stages.wall_s": "time of the whole run",
-    "loss.end": "loss at the end",
-    "abs(prediction.iteration_error)": "error of the predicted iteration",
+FORMULAS_IN_WORDS: Final[Mapping[str, tuple[str, str]]] = {
+    "W": ("workers", ""),
+    "P": ("parameter servers", ""),
+    "S": ("gradients", "bytes"),
+    "R": ("rate of a link", "bit/s"),
+    "R / 1e6": ("rate of a link", "Mbit/s"),
+    "R / 1e9": ("rate of a link", "Gbit/s"),
+    "c": ("compression ratio", ""),
+    "a": ("one-way latency", "s"),
+    "log2(W)": ("log2 of the number of workers", ""),
+    "log2(S)": ("log2 of the gradients' bytes", ""),
+    "iteration_time_s.median": ("time of an iteration", "s"),
+    "iteration_time_s.median / compute_only_time_s": ("time of an iteration over that of computing", ""),
+    "allreduce.time_s": ("time of an all-reduce", "s"),
+    "scaling_factor": ("scaling factor", ""),
+    "sent_bytes": ("sent by a worker in an iteration", "bytes"),
+    "received_bytes": ("received by a worker in an iteration", "bytes"),
+    "link_share": ("utilization of workers' links", ""),
+    "link_busy_share": ("utilization of workers' links while buckets are under way", ""),
+    "server_busy": ("utilization of a server's link", ""),
+    "stages.time_to_start_s": ("time to the first iteration", "s"),
+    "stages.wall_s": ("time of the whole run", "s"),
+    "loss.end": ("loss at the end", ""),
+    "abs(prediction.iteration_error)": ("error of the predicted iteration", ""),
 }
-"""Formulas that say nothing to who does not know the names of numbers."""
+"""What formulas stand for, and the unit of their values; nothing for a ratio, which may be written in percent."""
 
 
 def value_text(value: float | None, unit: str) -> str:
@@ -67,6 +69,14 @@ def is_time(unit: str) -> bool:
     return unit == "s" or unit.startswith("s/")
 
 
-def formula_text(formula: str) -> str:
-    """What a formula stands for, as an axis says it: `rate of a link, Gbit/s`; of arithmetic the formula itself."""
-    return FORMULAS_IN_WORDS.get(formula, formula)
+def formula_text(formula: str, unit: str = "") -> str:
+    """What a formula stands for, as an axis says it, in the unit that its values are drawn in or in their own: `rate of
+    a link, Gbit/s`. Of arithmetic the formula itself."""
+    words, own_unit = FORMULAS_IN_WORDS.get(formula, (formula, ""))
+    return f"{words}, {unit or own_unit}" if unit or own_unit else words
+
+
+def formula_unit(claim: Claim) -> str:
+    """Of the values of a claim's points, which need not be that of its number: of a slope in s/worker they are s."""
+    _, own_unit = FORMULAS_IN_WORDS.get(claim.of, ("", ""))
+    return own_unit or ("" if claim.take.in_units_of_over else claim.unit)

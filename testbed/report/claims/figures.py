@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from testbed.claims.judge import Judgement, PointValue
-from testbed.claims.wording import formula_text, is_time
+from testbed.claims.wording import formula_text, formula_unit, is_time
 from testbed.experiment.claims import PaperSays
 from testbed.report.figures import AMBER, BLUE, GREY, PALETTE, RED, Axis, Figure, Line, Marks, Number, Series, rounded
 
@@ -36,7 +36,7 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     placed = sorted(zip(numbers, points, strict=True), key=lambda pair: pair[0]) if numeric else list(enumerate(points))
     places = [float(place) for place, _ in placed]
     claim = judgement.claim
-    scale, unit = _scale([point.measured or 0 for point in points], "" if claim.take.in_units_of_over else claim.unit)
+    scale, unit = _scale([point.measured or 0 for point in points], formula_unit(claim))
     measured = [_scaled(point.measured, scale) for _, point in placed]
     modelled = [_scaled(point.model, scale) for _, point in placed]
     series: list[Series] = []
@@ -57,8 +57,10 @@ def claim_figure(judgement: Judgement) -> Figure | None:
     return Figure(
         title=claim.name,
         height=230,
-        x=Axis(title=formula_text(over or "")) if numeric else Axis(ticks=ticks, categories=True, grid=False),
-        y=Axis(title=f"{formula_text(claim.of)}{f', {unit}' if unit else ''}", zero=True),
+        x=Axis(title=formula_text(over or ""), whole=over == "W")
+        if numeric
+        else Axis(ticks=ticks, categories=True, grid=False),
+        y=Axis(title=formula_text(claim.of, unit), zero=True),
         series=series,
     )
 
@@ -118,7 +120,7 @@ def joint_figure(judgements: Sequence[Judgement]) -> Figure | None:
     places = sorted({place for each in series for place in each.x})
     wide = min(places) > 0 and max(places) / min(places) >= _WIDE
     ticks = {place: f"{place:g}" for place in places} if wide else {}
-    axis = Axis(title=formula_text(over), log=wide, ticks=ticks)
+    axis = Axis(title=formula_text(over), log=wide, ticks=ticks, whole=over == "W")
     title = formula_text(looked_at)
     return Figure(title=title, height=320, x=axis, y=Axis(title=title, zero=True), series=series)
 

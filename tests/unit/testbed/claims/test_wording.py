@@ -42,15 +42,16 @@ def test_what_is_expected_is_in_the_unit_of_the_number(expect: dict[str, Any], u
 
 
 @pytest.mark.parametrize(
-    ("formula", "text"),
+    ("formula", "unit", "text"),
     [
-        ("R / 1e9", "rate of a link, Gbit/s"),
-        ("iteration_time_s.median", "time of an iteration"),
-        ("2 * S / B", "2 * S / B"),
+        ("R / 1e9", "", "rate of a link, Gbit/s"),
+        ("iteration_time_s.median", "ms", "time of an iteration, ms"),
+        ("scaling_factor", "%", "scaling factor, %"),
+        ("2 * S / B", "", "2 * S / B"),
     ],
 )
-def test_a_formula_that_is_a_number_by_itself_is_said_in_words(formula: str, text: str) -> None:
-    assert formula_text(formula) == text
+def test_a_formula_is_said_in_words_where_there_are_some(formula: str, unit: str, text: str) -> None:
+    assert formula_text(formula, unit) == text
 
 
 def test_words_are_of_numbers_that_there_are() -> None:
