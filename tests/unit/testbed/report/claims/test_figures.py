@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from testbed.claims.judge import Judgement, PointValue
 from testbed.experiment.claims import Claim
 from testbed.report.claims.figures import claim_figure, joint_figure
@@ -154,13 +156,14 @@ def _color(judged: Judgement) -> str:
     return next(each.color for each in figure.series if each.name == "emulated")
 
 
-def test_points_are_drawn_in_their_own_unit_whatever_that_of_the_number() -> None:
+@pytest.mark.parametrize(("kind", "unit"), [("slope", "s/worker"), ("linearity", "")])
+def test_points_are_drawn_in_their_own_unit_whatever_that_of_the_number(kind: str, unit: str) -> None:
     """A slope is in s/worker and a ratio has no unit, but each point of theirs is a time."""
-    for take, unit in ({"kind": "slope", "over": "W"}, "s/worker"), ({"kind": "linearity", "over": "W"}, ""):
-        claim = compared("A").claim.model_dump(mode="json") | {"of": "allreduce.time_s", "take": take, "unit": unit}
-        figure = claim_figure(replace(compared("A"), claim=Claim.model_validate(claim)))
-        assert figure is not None
-        assert (figure.y.title, figure.x.title, figure.x.whole) == ("time of an all-reduce, ms", "workers", True)
-        emulated = figure.series[-1]
-        assert isinstance(emulated, Marks)
-        assert emulated.y == [80.0, 980.0]
+    number = {"of": "allreduce.time_s", "take": {"kind": kind, "over": "W"}, "unit": unit}
+    claim = Claim.model_validate(compared("A").claim.model_dump(mode="json") | number)
+    figure = claim_figure(replace(compared("A"), claim=claim))
+    assert figure is not None
+    assert (figure.y.title, figure.x.title, figure.x.whole) == ("time of an all-reduce, ms", "workers", True)
+    emulated = figure.series[-1]
+    assert isinstance(emulated, Marks)
+    assert emulated.y == [80.0, 980.0]
